@@ -16,7 +16,7 @@ from chopperd.units import NS_PER_S
 PRIVATE: Final = 0o600
 _SHARED: Final = 0o666
 _BUFFER_BYTES: Final = 1 << 20
-#: Anyone may read the samples: they hold nothing about jobs.
+#: Anyone may read samples, which say nothing of jobs.
 _MODE: Final = 0o644
 _NS_PER_DAY: Final = 86_400 * NS_PER_S
 
@@ -46,10 +46,10 @@ def missing_bytes(folder: Path, min_free_ratio: float) -> int:
 
 @contextmanager
 def replaced_file(path: Path, *, mode: int = _SHARED) -> Iterator[BinaryIO]:
-    """A new file, open for writing, that takes the place of `path` in one step at the end.
+    """A new file, open for writing, that replaces `path` in one step at the end.
 
     Args:
-        path: Where it is to be; what is there stays until then, and if anything fails.
+        path: The file; what is there stays until then, and if anything fails.
         mode: Its access mode, less what the process masks.
 
     Raises:
@@ -72,17 +72,11 @@ def replaced_file(path: Path, *, mode: int = _SHARED) -> Iterator[BinaryIO]:
 
 
 class AppendFile:
-    """An open file that grows by whole pieces.
+    """An open file, created if missing, that grows by whole pieces.
 
-    A piece is stored once `append` returns, even if this process is killed then. One that can't be
+    A piece is stored once `append` returns, even if this process is then killed. One that can't be
     written whole is removed again; if that fails too, the file is `spoiled` and must not grow.
-
-    Args:
-        path: The file; made if there is none.
-        is_new: Whether it must not exist yet.
-
-    Raises:
-        OSError: It can't be opened.
+    Methods raise OSError where the disk fails; `is_new` also if the file exists.
     """
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
@@ -98,11 +92,7 @@ class AppendFile:
             raise
 
     def append(self, data: bytes) -> None:
-        """Add a piece.
-
-        Raises:
-            OSError: It could not be written; the file is as before, or `spoiled`.
-        """
+        """Add a piece; after an OSError the file is as before, or `spoiled`."""
         if os.fstat(self.fd).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "was deleted", str(self.path))
         written = 0
@@ -115,20 +105,12 @@ class AppendFile:
         self.size_bytes += written
 
     def cut(self, size_bytes: int) -> None:
-        """Leave only the first bytes.
-
-        Raises:
-            OSError: That fails.
-        """
+        """Leave only the first bytes."""
         os.ftruncate(self.fd, size_bytes)
         self.size_bytes = size_bytes
 
     def sync(self) -> None:
-        """Wait until the added pieces survive a loss of power.
-
-        Raises:
-            OSError: It does not.
-        """
+        """Wait until the added pieces survive a loss of power."""
         os.fdatasync(self.fd)
 
     def close(self) -> None:

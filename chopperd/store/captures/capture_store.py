@@ -75,7 +75,7 @@ class CaptureStore:
         self._live_lock = threading.Lock()
         self._live = StoreLive()
         self._queue.put(lambda: self._database.write(rows.interrupt_open), rows=0)
-        self._count()
+        self._renew(recount=True)
 
     @classmethod
     def open(cls, path: Path | None, *, limits: DiskLimits, clock: Clock) -> "CaptureStore":
@@ -241,28 +241,20 @@ class CaptureStore:
         if deleted_count:
             self._queue.flush(at_once=True)
             logger.info("%d captures were deleted for age or size", deleted_count)
-        self._count()
+        self._renew(recount=True)
 
     def _note_late(self, trace: AnalysedTrace, filed: Sequence[Filed]) -> None:
         with self._late_lock:
             self._late_traces.append(replace(trace, report=b""))
             self._late_captures.update(dict.fromkeys(each.entry.id for each in filed))
 
-    def _count(self) -> None:
-        """Update `live` by a full count."""
-        steps, traces = self._database.read(queries.counts)
-        self._show(steps, traces)
-
-    def _renew(self, *, added_steps: int = 0, added_traces: int = 0) -> None:
-        """Update `live` after a change; by a full count only after a refusal or a loss."""
+    def _renew(self, *, added_steps: int = 0, added_traces: int = 0, recount: bool = False) -> None:
+        """Update `live` after a change; count rows only on demand, after a refusal or a loss."""
         before, database = self.live(), self._database
-        if database.trouble or before.trouble or database.file.losses != before.set_aside:
-            self._count()
-        else:
-            self._show(before.steps + added_steps, before.traces + added_traces)
-
-    def _show(self, steps: int, traces: int) -> None:
-        database = self._database
+        steps, traces = before.steps + added_steps, before.traces + added_traces
+        losses = database.file.losses
+        if recount or database.trouble or before.trouble or losses != before.set_aside:
+            steps, traces = database.read(queries.counts)
         live = StoreLive(
             bytes=database.file.size_bytes(),
             steps=steps,

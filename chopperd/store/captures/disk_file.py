@@ -61,11 +61,9 @@ def _code_of(error: BaseException) -> int | None:
 
 
 class DiskFile:
-    """A connection to the store's file; not safe against threads.
+    """A connection to the store's file; for one thread at a time.
 
-    Attributes:
-        path: The file; None for a database in memory, by choice.
-        read_only: Whether it can't be written.
+    `path` is None for a database in memory, by choice; `read_only`: the file can't be written.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class DiskFile:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection to the file; where that is closed, to a store without rows."""
+        """The connection to the file; while that is closed, to an empty store."""
         if self._connection is not None:
             return self._connection
         if self._empty is None:
@@ -100,10 +98,7 @@ class DiskFile:
 
     @property
     def losses(self) -> str | None:
-        """What was lost with files that could not be used, for people; None if there are none.
-
-        A file is listed until somebody removes it, which acknowledges it.
-        """
+        """For people: what was lost with unusable files, until these are removed; else None."""
         texts = [text for file, text in self._losses if file.exists()]
         texts += [self._removed] if self._removed else []
         return "; ".join(texts) or None
@@ -126,12 +121,12 @@ class DiskFile:
         logger.warning("the store begins a new file: %s", self._removed)
 
     def open(self) -> None:
-        """Open the file, made if it is missing; one that can't be used is quarantined first.
+        """Open the file, created if missing; an unusable one is quarantined first.
 
         Raises:
-            OSError: It can't be made, or not be quarantined.
+            OSError: It can't be created or quarantined.
             sqlite3.Error: It can't be read now.
-            UnusableFileError: The new one is no better.
+            UnusableFileError: The new one is unusable too.
         """
         try:
             self._open_checked()
@@ -188,7 +183,7 @@ class DiskFile:
             self._take_over(self.path)
 
     def _take_over(self, path: Path) -> None:
-        """Salvage quarantined files that have not been, and read the losses of all."""
+        """Salvage quarantined files where that is not done yet, and read the losses of all."""
         run = self.connection.execute
         done = {name for (name,) in run("SELECT name FROM quarantine")}
         files = quarantined(path)
@@ -210,7 +205,7 @@ class DiskFile:
                 logger.warning("%s", text)
 
     def _salvage(self, file: Path) -> None:
-        """Copy the readable rows of a quarantined file, and note how many, in one transaction."""
+        """Copy the readable rows of a quarantined file and store their number, in a transaction."""
         run = self.connection.execute
         reason = self._why.get(file.name, "found at start")
         run("BEGIN")
@@ -224,7 +219,7 @@ class DiskFile:
         run("COMMIT")
 
     def _open(self, path: Path) -> None:
-        """Open for writing; if that is refused and the log is empty, for reading."""
+        """Open for writing or, if that is refused and the log is empty, for reading."""
         self.read_only = False
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -240,7 +235,7 @@ class DiskFile:
             check_ours(self._connection, len(self._migrations))
 
     def _prepare(self) -> None:
-        """Set how the file is written; what lasts is set while it is empty."""
+        """Set how the file is written; permanent settings while it is empty."""
         run = self.connection.execute
         if not run("PRAGMA page_count").fetchone()[0]:
             run(f"PRAGMA page_size = {_PAGE_BYTES}")

@@ -1,6 +1,6 @@
-"""Quarantine of database files that may not be used, and salvage of their readable rows.
+"""Quarantine of unusable database files, and salvage of their readable rows.
 
-A file is renamed, never deleted or repaired; readable rows are copied into the new one.
+A file is renamed, never deleted or repaired; readable rows are copied into the new file.
 """
 
 import re
@@ -71,7 +71,7 @@ def quarantine(path: Path, why: str) -> Path:
 
 
 def quarantined(path: Path) -> list[Path]:
-    """The files that `quarantine` renamed and nobody has removed since, oldest number first.
+    """The files that `quarantine` renamed and that still exist, lowest number first.
 
     Raises:
         OSError: The folder can't be read.
@@ -94,14 +94,14 @@ def salvage(source: Path, target: sqlite3.Connection) -> tuple[int, int | None]:
 
     Args:
         source: The damaged file; it is only read.
-        target: The store to copy into, at its newest version, in a transaction of the caller.
+        target: The store to copy into, at its newest version, in the caller's transaction.
 
     Returns:
-        Rows copied, and rows that the file's indexes name and that could not be copied: None where
-        no index of one of its tables could be read to its end.
+        Number of rows copied, and of rows that the file's indexes name but that could not be
+        copied: None if no index of one of its tables could be read to its end.
 
     Raises:
-        UnusableFileError: The source is not such a store, or its table of contents is damaged.
+        UnusableFileError: The source is not a store, or its table of contents is damaged.
         sqlite3.Error: The target refuses.
     """
     recovered, lost_count, lost_known = 0, 0, True

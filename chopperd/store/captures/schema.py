@@ -1,6 +1,6 @@
-"""The tables of the store, as numbered changes from each version to the next.
+"""The tables of the store, as migrations from each version to the next.
 
-A change, once released, is never edited: the next one is added below it.
+A released migration is never edited: a new one is added below it.
 """
 
 import sqlite3
@@ -8,12 +8,12 @@ import threading
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-#: What takes a store from one version to the next.
+#: SQL from one version of the store to the next.
 Migration: TypeAlias = tuple[str, ...]
 
-#: Ids of captures are unix ms of their making. Step rows have -1 where a number is not known, as
-#: they are ordered by it; what is shown comes from `body`. `order_unix_ns` is the row's start, or
-#: (`timed` 0) when its capture was made. `owner_uid` of what belongs to several is null.
+#: The id of a capture is the Unix ms when it was created. Step rows are ordered by numbers, which
+#: are -1 if unknown; values for people come from `body`. `order_unix_ns` is the row's start, or
+#: (`timed` 0) when its capture was created. `owner_uid` is null with several owners.
 _FIRST: Final[Migration] = (
     """
     CREATE TABLE traces (
@@ -73,8 +73,8 @@ _DROPS: Final[Migration] = (
     "CREATE INDEX drops_open ON drops (uuid) WHERE end_unix_ns IS NULL",
 )
 
-#: Files that this store takes the place of, and how many of their rows it took over: `lost` is
-#: null where that is not known.
+#: Damaged files that this store replaces, and how many of their rows it has: `lost` is null if
+#: that is not known.
 _QUARANTINE: Final[Migration] = (
     """
     CREATE TABLE quarantine (
@@ -101,7 +101,7 @@ APPLICATION_ID: Final = 0x63687064
 
 
 class UnusableFileError(Exception):
-    """The file is there but is no store that this program may use."""
+    """The file exists but is not a store that this program may use."""
 
 
 class DamagedError(UnusableFileError):
@@ -142,7 +142,7 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
 
 
 def check_ours(db: sqlite3.Connection, version: int) -> None:
-    """Return if the file is empty, or a store of this `version` or before; nothing is written.
+    """Check that the file is empty, or a store of this `version` or earlier; nothing is written.
 
     Raises:
         NewerError: It is a store of a later version.
@@ -159,12 +159,12 @@ def check_ours(db: sqlite3.Connection, version: int) -> None:
 
 
 def check_sound(db: sqlite3.Connection, limit_s: float) -> None:
-    """Return if no malformed page is found in the file within a time.
+    """Check that no malformed page is found in the file within a time.
 
     A thread watches the time, as a check of pages can only be interrupted.
 
     Raises:
-        DamagedError: One is.
+        DamagedError: One was found.
         sqlite3.DatabaseError: It can't be read at all.
     """
     limit = threading.Timer(limit_s, db.interrupt)

@@ -35,16 +35,12 @@ Made = TypeVar("Made")
 
 
 class ChunkFiles:
-    """The chunks of a time in a recorder's folder, read once.
-
-    Args:
-        folder: The recorder's.
-        from_unix_ns, to_unix_ns: Chunks that may hold samples of `[from, to)` are wanted.
+    """Chunks in a recorder's folder that may hold samples of `[from, to)`, read once.
 
     Attributes:
         newest: Origin of the newest samples in the folder; None if there are none.
-        damaged: File and offset of skipped pieces that belong, or may belong, to the time.
-        unreadable: Files that may not be read.
+        damaged: File and offset of skipped pieces that may be of this time.
+        unreadable: Names of files that may not be read.
     """
 
     def __init__(self, folder: Path, from_unix_ns: int, to_unix_ns: int) -> None:
@@ -55,9 +51,9 @@ class ChunkFiles:
         self.unreadable: set[str] = set()
 
     def chunks(self) -> list[SampleChunk]:
-        """The chunks, in no certain order; some samples may be in two of them.
+        """The chunks, in any order; some samples may be in two of them.
 
-        The journal is read first: what leaves it meanwhile is then found in the other files.
+        The journal is read first: samples that leave it meanwhile are then in the other files.
 
         Raises:
             OSError: The folder can't be read.
@@ -99,7 +95,7 @@ class ChunkFiles:
         return None
 
     def _read(self, path: Path, work: Callable[[int, Path], Made]) -> Made | None:
-        """What is made of an open file; None if it is gone, or can't be read, which is noted."""
+        """The result of `work` on an open file; None if it is gone or (noted) unreadable."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -114,7 +110,7 @@ class ChunkFiles:
 
 
 def _last_origin(fd: int, _path: Path) -> Origin | None:
-    """Where the last samples of a file come from; None if it has none that can be read."""
+    """Origin of the last readable samples of a file; None if there are none."""
     for frame in reversed(scanned(fd).frames):
         try:
             return decoded_chunk(read_payload(fd, frame) or b"").origin
@@ -124,13 +120,9 @@ def _last_origin(fd: int, _path: Path) -> Origin | None:
 
 
 class RecordedSamples:
-    """The samples in a folder that a `FlightRecorder` writes, or wrote.
+    """The samples in the folder, which need not exist, of a `FlightRecorder`; for any thread.
 
-    Damaged chunks are skipped, counted, and noted in the samples that lack them. May be used from
-    any thread.
-
-    Args:
-        folder: The recorder's; need not exist.
+    Damaged chunks are skipped, counted, and noted in the samples that lack them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -152,9 +144,9 @@ class RecordedSamples:
     ) -> SampleSet | None:
         """All samples of `[from, to)`, of all GPUs or those of the labels; None if there are none.
 
-        GPUs are identified by UUID; each has its label of the newest samples.
-        Times are rounded to 1 us. Where the wall clock was set back, samples whose time was
-        already passed are left out. A long time takes much memory: some 200 bytes a sample.
+        GPUs are identified by UUID; each has its newest label. Times are rounded to 1 us. Where the
+        wall clock was set back, samples whose time had already passed are left out. Takes some 200
+        bytes of memory a sample.
 
         Raises:
             StoreError: The folder can't be read.
@@ -206,17 +198,13 @@ class _Boot:
         return sum(chunk.row_count for chunk in self.chunks)
 
     def processes(self, *, ended: bool) -> Iterator[ProcessRow]:
-        """Who held the GPUs, as noted.
-
-        Args:
-            ended: Whether the machine was started again later, which ends what ran.
-        """
+        """Processes that held the GPUs; all gone if the boot has `ended`."""
         last_ns = self.triples[-1].unix_ns
         for row in (row for chunk in self.chunks for row in chunk.processes):
             yield replace(row, gone_unix_ns=row.gone_unix_ns or last_ns) if ended else row
 
     def gpus(self) -> dict[str, GpuInfo]:
-        """The GPUs by identity, as described last."""
+        """The GPUs by identity, as last described."""
         return {identity(gpu): gpu for chunk in self.chunks for gpu in chunk.origin.gpus}
 
     def described(self, key: str) -> Iterator[GpuInfo]:

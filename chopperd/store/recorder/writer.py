@@ -1,7 +1,7 @@
-"""The flight recorder's writer: every sample to disk, within a bound.
+"""The flight recorder's writer: every sample to disk, within limits.
 
-What is appended goes into the journal at once and, each minute, as one compressed chunk into the
-files of samples. A kill between the two leaves samples in both; readers count them once.
+Samples go into the journal at once and, each minute, as one compressed chunk into the files of
+samples. A kill between the two leaves samples in both; readers count them once.
 """
 
 import errno
@@ -32,16 +32,16 @@ from chopperd.units import NS_PER_S, TimeTriple
 
 logger = logging.getLogger(__name__)
 
-#: A chunk is written after so long, or when so many samples wait for it.
+#: A chunk is written after this time, or when this many samples wait for it.
 _CHUNK_NS: Final = 60 * NS_PER_S
 _CHUNK_ROWS: Final = 20_000
-#: One frame of the journal holds no more, so that trying in vain on a full disk costs little.
+#: Most in a frame of the journal, so that a failed attempt on a full disk costs little.
 _FRAME_ROWS: Final = 2_000
-#: Samples that may wait in memory while they can't be written: those of some minutes.
+#: Most that wait in memory while they can't be written: samples of some minutes.
 _MOST_WAITING_ROWS: Final = 4 * _CHUNK_ROWS
-#: The journal may take this share of all; with a small bound chunks are written more often.
+#: The journal's largest share of the limit; with a small limit chunks are written more often.
 _LARGEST_JOURNAL_SHARE: Final = 1 / 8
-#: After a chunk could not be written, the next try is so much later.
+#: Time until the next attempt after a chunk could not be written.
 _RETRY_NS: Final = 5 * NS_PER_S
 _FOLDER_MODE: Final = 0o755
 #: Errors of a full disk or an exhausted quota; open files stay usable.
@@ -64,16 +64,11 @@ class _Files:
 
 
 class FlightRecorder:
-    """Writes samples to a folder of which it is the only writer.
+    """The only writer of samples to a folder, which is created if missing.
 
-    No method raises for errors of the disk: samples wait in memory, beyond a bound they are counted
+    No method raises for errors of the disk: samples wait in memory, beyond a limit they are counted
     as lost, and `live` reports the problem; each `append` tries again. For one thread; `live` for
     any.
-
-    Args:
-        folder: Made if there is none.
-        limits: How much is stored.
-        clock: Tells the time.
     """
 
     def __init__(self, folder: Path, limits: DiskLimits, clock: Clock) -> None:
@@ -100,7 +95,7 @@ class FlightRecorder:
         return self._live
 
     def tend(self) -> None:
-        """Do what is due if nothing is appended: open, retry, delete old files."""
+        """Do what is due when there is nothing to append: open, retry, delete old files."""
         self._attempt(self._write)
 
     def append(
@@ -112,16 +107,14 @@ class FlightRecorder:
         lost_count: int = 0,
         processes: tuple[ProcessRow, ...] = (),
     ) -> None:
-        """Store the samples since the last call.
-
-        If they can be written, they are on disk on return.
+        """Store the samples since the last call; if possible, they are on disk on return.
 
         Args:
-            origin: Where it comes from.
+            origin: Where they come from.
             records: (n,) of `RECORD` by slot, times rising; as drained from the ring.
-            triples: Clock triples taken meanwhile, rising.
+            triples: Clock triples since the last call, rising.
             lost_count: Samples of that time that the caller knows to be missing.
-            processes: Processes on the GPUs, if they were read meanwhile.
+            processes: Processes on the GPUs, if they were read since the last call.
         """
         self._lost_count += lost_count
         self._unreported_lost_count += lost_count
@@ -134,7 +127,7 @@ class FlightRecorder:
         self._attempt(self._write)
 
     def close(self) -> None:
-        """Close; the next writer continues the journal."""
+        """Close the files; the next writer continues the journal."""
         self._attempt(self._write_journal)
         self._close_files()
 
@@ -165,7 +158,7 @@ class FlightRecorder:
         return chunk
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Run an action that the disk may refuse, and publish the outcome."""
+        """Run an action that the disk may refuse, and update `live`."""
         try:
             action()
             trouble = None
@@ -187,7 +180,7 @@ class FlightRecorder:
         self._ready().samples.delete_old(self._clock.unix_ns())
 
     def _ready(self) -> _Files:
-        """The open files; chunks that an earlier writer left in the journal wait first."""
+        """The open files; chunks that an earlier writer left in its journal come first."""
         if self._files is None:
             self._files = _opened(self._folder, self._limits)
             # After a failure the waiting samples are still in memory: they are journaled once more.
@@ -274,12 +267,7 @@ class FlightRecorder:
 
 
 def _opened(folder: Path, limits: DiskLimits) -> _Files:
-    """The files of a folder, which is made if there is none.
-
-    Raises:
-        StoreError: Another process writes to it.
-        OSError: It can't be used.
-    """
+    """The files of a folder, created if missing; StoreError if another process writes to it."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(_FOLDER_MODE)
@@ -298,7 +286,7 @@ def _opened(folder: Path, limits: DiskLimits) -> _Files:
 
 
 def _groups(chunks: Sequence[SampleChunk], most_rows: int) -> Iterator[list[SampleChunk]]:
-    """Neighbours of one origin together, up to so many rows where there is more than one."""
+    """Adjacent chunks of one origin in groups of at most so many rows, or of one chunk."""
     group: list[SampleChunk] = []
     for chunk in chunks:
         is_other = bool(group) and chunk.origin != group[0].origin

@@ -80,10 +80,10 @@ class TextTable:
         return int(self._ends.shape[1])
 
     def coded(self, name: str) -> tuple[list[str], Int64s]:
-        """The different cells of a column, and for each row which of them it holds, (rows,)."""
+        """The distinct cells of a column, and the index of each row's cell among them, (rows,)."""
         starts, ends = self._spans(name)
         codes = np.zeros(len(self), np.int64)
-        # Cells are distinguished by ever more characters; a code covers those read so far.
+        # A code distinguishes cells by the characters read so far.
         for place in range(0, int((ends - starts).max(initial=0)), 4):
             codes = np.unique(codes, return_inverse=True)[1]
             for at in range(place, place + 4):
@@ -124,9 +124,7 @@ class TextTable:
         return self._floats(name, *self._spans(name), np.arange(len(self)))
 
     def joined_floats(self, name: str, most: int) -> Float64s:
-        """Cells of several numbers joined by `+`, as (rows, most); NaN where one is empty.
-
-        Where a cell holds fewer they are the first; all is NaN where the column is missing.
+        """Cells of up to `most` numbers joined by `+`, as (rows, most); NaN where absent.
 
         Raises:
             StoreError: A cell has more than `most` numbers, or one that is not finite.
@@ -200,7 +198,7 @@ class TextTable:
     def _decimals(
         self, starts: Int64s, ends: Int64s, *, with_dot: bool = True
     ) -> tuple[Int64s, Int64s, Bools]:
-        """Digits and number of decimals of each text, and where that is all there is in it."""
+        """Digits and number of decimals of each text, and whether it is such a number."""
         blocks = [
             _block_decimals(self._bytes, starts[at : at + _BLOCK], ends[at : at + _BLOCK], with_dot)
             for at in range(0, len(starts), _BLOCK)
@@ -222,7 +220,7 @@ class TextTable:
 def _block_decimals(
     data: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s, with_dot: bool
 ) -> tuple[Int64s, Int64s, Bools]:
-    """Digits and number of decimals of cells such as `1980` and `699.51`, and which are such."""
+    """Digits and number of decimals of cells like `1980` and `699.51`, and which are like that."""
     lengths = ends - starts
     digits, decimals = np.zeros_like(starts), np.zeros_like(starts)
     has_dot = np.zeros(len(starts), np.bool_)

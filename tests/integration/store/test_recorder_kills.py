@@ -25,8 +25,9 @@ def kept_before_kill(folder: Path, begin_s: int, seed: int) -> int:
     command = [*WRITER, str(folder), str(begin_s), "3"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        # A chunk is written at the third second.
-        said = [process.stdout.readline() for _ in range(5)]
+        # Chunks are written at seconds 4 and 8; the first may hold what a killed writer left, and
+        # then goes into that one's file.
+        said = [process.stdout.readline() for _ in range(8)]
         wait_ns = random.Random(seed).randrange(400 * NS_PER_MS)
         CLOCK.sleep_until(CLOCK.mono_ns() + wait_ns)
         process.kill()
