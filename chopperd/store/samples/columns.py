@@ -188,10 +188,7 @@ def cause_bits(cell: str) -> int:
 def written_columns(
     samples: SampleSet, die_cells: Callable[[GpuSamples], Iterable[object]]
 ) -> dict[str, np.ndarray]:
-    """The columns of a file by name, rows in order of time; columns without a value are left out.
-
-    `die_cells` gives the cells of `DIES` for the rows of one GPU.
-    """
+    """The columns with values, by name, in order of time; `die_cells` makes a GPU's of `DIES`."""
     gpus = samples.gpus
     columns: dict[str, np.ndarray] = {
         "t_unix_ns": joined([gpu.t_unix_ns for gpu in gpus], np.int64),
