@@ -1,4 +1,4 @@
-"""A trace file again, with the counters of its GPUs put in."""
+"""Writes a copy of a trace file with counters of its GPUs added."""
 
 import stat
 from collections.abc import Iterator
@@ -36,22 +36,16 @@ _GZIP_LEVEL: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotated:
-    """What was put into a trace.
+    """What was added to a trace."""
 
-    Attributes:
-        gpus: Labels of the GPUs with tracks, by trace device.
-        event_count: How many counter events there are.
-        remarks: What is to be said: devices without tracks, damage that stays.
-    """
-
-    gpus: dict[int, str]
-    event_count: int
-    remarks: tuple[str, ...]
+    gpus: dict[int, str]  # labels of the GPUs with tracks, by trace device
+    event_count: int  # counter events
+    remarks: tuple[str, ...]  # for people: devices without tracks, damage that remains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counters:
-    """The tracks of each device, and what the copying needs to know of the trace."""
+    """The tracks of each device, and the facts of the trace that the copying needs."""
 
     tracks: dict[int, tuple[CounterTrack, ...]]
     gpus: dict[int, str]
@@ -74,18 +68,12 @@ def annotate_file(
     options: ReportOptions,
     progress: Progress | None = None,
 ) -> Annotated:
-    """Write the trace again, with counter tracks of clock, power, temperature, causes and loss.
+    """Write a copy of the trace with counter tracks of clock, power, temperature, causes and loss.
 
-    The trace's own text stays as it is, byte for byte, but for the cut event at the end of a file
-    that broke off. `out` appears whole or not at all, readable for its owner only, compressed where
-    its name ends in `.gz`.
-
-    Args:
-        trace: The file.
-        out: The file to write; may exist, but is not `trace`.
-        samples: As of `report_files`.
-        options: How to join.
-        progress: Called with bytes done and in all, once from start to end for each reading.
+    The trace's own text is copied byte for byte, except for the cut event at the end of an
+    incomplete file. `out`, which must not be `trace`, is written completely or not at all, readable
+    for its owner only, and compressed if its name ends in `.gz`. `progress` is called with bytes
+    done and in all, from start to end for each of several readings.
 
     Raises:
         ConfigError: `out` can't be written to, there are no samples, or no device is mapped.
@@ -95,7 +83,8 @@ def annotate_file(
     """
     _check_out(trace, out)
     counters = _counters(join_input(trace, samples, options, progress), options)
-    pids = _pids(trace, options, counters)
+    with TraceSource(trace, options.limits) as source:
+        pids = dict(device_pids(source.chunks(), counters.tracks))
     events = (
         event
         for device, tracks in counters.tracks.items()
@@ -122,11 +111,12 @@ def annotate_file(
                 f"{trace} changed while it was read; annotate it when it is finished",
                 path=str(trace),
             )
-    return Annotated(
-        gpus=counters.gpus,
-        event_count=len(counters),
-        remarks=(*counters.remarks, *_closing(counters, annotator)),
-    )
+    remarks = counters.remarks
+    if counters.cut:
+        left_out = annotator.dropped_bytes
+        closed = f"its last {left_out} bytes are left out and the file is closed"
+        remarks += (f"the trace breaks off: {closed}",)
+    return Annotated(gpus=counters.gpus, event_count=len(counters), remarks=remarks)
 
 
 def _check_out(trace: Path, out: Path) -> None:
@@ -141,7 +131,7 @@ def _check_out(trace: Path, out: Path) -> None:
 
 
 def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
-    """The tracks of all devices that have any; the trace's columns are no longer needed then."""
+    """The tracks of all devices that have any."""
     trace, timeline = found.trace, found.timeline
     _check_trace(trace)
     samples = found.samples
@@ -156,6 +146,8 @@ def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
     tracks = {device: counter_tracks(one, trace.span_ns) for device, one in clocked.items()}
     if not any(tracks.values()):
         raise _nothing_to_show(found, clocked)
+    number = trace.damage.damaged_events
+    damaged = [f"{number} events are damaged and stay as they are; a viewer may stop at them"]
     return _Counters(
         tracks={device: those for device, those in tracks.items() if those},
         gpus={d: one.samples.gpu.gpu for d, one in clocked.items() if tracks[d] and one.samples},
@@ -163,7 +155,7 @@ def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
         sha256=trace.meta.sha256,
         cut=trace.damage.truncated or trace.damage.unclosed,
         simulated=samples.simulated or trace.meta.simulated,
-        remarks=(*_trackless(clocked, tracks), *_damage(trace)),
+        remarks=(*_trackless(clocked, tracks), *(damaged if number else ())),
     )
 
 
@@ -188,7 +180,7 @@ def _check_trace(trace: Trace) -> None:
 
 
 def _nothing_to_show(found: JoinInput, clocked: dict[int, ClockedDevice]) -> Exception:
-    """Why no device has a track, and what to do."""
+    """Why no device has a track, and the remedy."""
     path, samples = found.trace.meta.path, found.samples
     if samples is not None and all(one.mapped.gpu is None for one in clocked.values()):
         gpus = ", ".join(one.gpu.gpu for one in samples.gpus) or "none"
@@ -225,27 +217,8 @@ def _trackless(
             yield f"device {device}: no clock samples of GPU {one.samples.gpu.gpu} in its time"
 
 
-def _damage(trace: Trace) -> Iterator[str]:
-    damaged = trace.damage.damaged_events
-    if damaged:
-        yield f"{damaged} events are damaged and stay as they are; a viewer may stop at them"
-
-
-def _closing(counters: _Counters, annotator: Annotator) -> Iterator[str]:
-    if counters.cut:
-        left_out = annotator.dropped_bytes
-        yield f"the trace breaks off: its last {left_out} bytes are left out and the file is closed"
-
-
-def _pids(
-    trace: Path, options: ReportOptions, counters: _Counters
-) -> dict[int, int | float | str | None]:
-    with TraceSource(trace, options.limits) as source:
-        return dict(device_pids(source.chunks(), counters.tracks))
-
-
 class _Sink(Protocol):
-    """What a piece of the output goes through before it is written."""
+    """Compresses the output, or not."""
 
     def compress(self, data: bytes, /) -> bytes: ...
 

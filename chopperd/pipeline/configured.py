@@ -1,4 +1,4 @@
-"""What the configuration says about reports."""
+"""The options of reports by the configuration."""
 
 from chopperd.config.sections import Config
 from chopperd.model.kinds import KernelClass
@@ -8,11 +8,9 @@ from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.source import ReadLimits
 
-# What the configuration says of files that are read.
-
 
 def read_limits(config: Config) -> ReadLimits:
-    """What files to refuse."""
+    """The largest files that are read."""
     return ReadLimits(
         stored_bytes=config.ingest.max_stored_bytes,
         expanded_bytes=config.ingest.max_decompressed_bytes,
@@ -20,7 +18,7 @@ def read_limits(config: Config) -> ReadLimits:
 
 
 def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptions:
-    """What a report is to be made with where nobody says otherwise."""
+    """The options of a report by the configuration alone."""
     device_map = config.traces.device_map
     return ReportOptions(
         join=JoinOptions(

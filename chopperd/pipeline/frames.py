@@ -1,4 +1,4 @@
-"""How agent and worker talk: messages, each a frame of its length and its MessagePack."""
+"""The messages between agent and worker: each a frame of its length and its MessagePack."""
 
 import struct
 from typing import Final
@@ -14,49 +14,35 @@ _LENGTH: Final = struct.Struct("<I")
 _MIB: Final = 1 << 20
 #: Reports of all traces of a capture.
 MOST_REQUEST_BYTES: Final = 512 * _MIB
-#: What the agent takes, and decodes, of one trace or capture: thousands of step rows. Anyone can
-#: make a small trace of a hundred thousand steps; as objects its report takes ten times its bytes.
+#: Largest reply that the agent decodes, thousands of step rows: anyone can make a small trace of a
+#: hundred thousand steps, whose report takes ten times its bytes as objects.
 MOST_REPLY_BYTES: Final = 16 * _MIB
 
 
 class FrameError(ChopperdError):
-    """The other side sends what can't be a message."""
+    """The other side sent bytes that are no message, or a message is too large."""
 
 
 class Analyse(msgspec.Struct, frozen=True, kw_only=True, tag="analyse"):
-    """Ask for the report on one trace.
+    """Request for the report on one trace."""
 
-    Attributes:
-        id: Of its `TraceEntry`.
-        path: Where the file is.
-        origin: What it was called and what job it was handed in for.
-        recorder: Folder of the flight recorder; None for no samples.
-        options: How to make the report.
-    """
-
-    id: str
+    id: str  # of its `TraceEntry`
     path: str
     origin: Origin
-    recorder: str | None
+    recorder: str | None  # folder of the flight recorder; None for no samples
     options: ReportOptions
 
 
 class Compose(msgspec.Struct, frozen=True, kw_only=True, tag="compose"):
-    """Ask for the document over reports that `Analysed` gave.
-
-    Attributes:
-        reports: Of the traces of one run.
-        run: What that is called; None if it has no name.
-        note: Why the capture is not part of another of its time; None if that needs no reason.
-    """
+    """Request for the document over reports that `Analysed` gave, of the traces of one run."""
 
     reports: tuple[bytes, ...]
-    run: str | None = None
-    note: str | None = None
+    run: str | None = None  # its name
+    note: str | None = None  # why the capture is not part of another at the same time
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Said once, before any reply: whatever ends the worker from now on is the work's doing."""
+    """Sent once, before any reply: from now on a death of the worker is caused by its work."""
 
 
 class Analysed(msgspec.Struct, frozen=True, kw_only=True, tag="analysed"):
@@ -72,17 +58,11 @@ class Composed(msgspec.Struct, frozen=True, kw_only=True, tag="composed"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """Why there is none.
+    """Why there is no report or document."""
 
-    Attributes:
-        rejected: Whether the file is at fault: it is no trace that can be used.
-        message: One line for people.
-        offset: Where in the (decompressed) file the trouble lies; None if that is not known.
-    """
-
-    rejected: bool
-    message: str
-    offset: int | None = None
+    rejected: bool  # whether the file is at fault: it is no usable trace
+    message: str  # one line for people
+    offset: int | None = None  # of the fault in the (decompressed) file; None if unknown
 
 
 Request = Analyse | Compose
@@ -94,10 +74,10 @@ _SENT: Final[msgspec.msgpack.Decoder[Sent]] = msgspec.msgpack.Decoder(Sent)
 
 
 def framed(message: Request | Sent) -> bytes:
-    """The message as it is sent.
+    """The message as a frame.
 
     Raises:
-        FrameError: It is too large, or holds what can't be sent.
+        FrameError: It is too large, or holds text that is no Unicode.
     """
     try:
         data = msgspec.msgpack.encode(message)
@@ -112,11 +92,7 @@ def framed(message: Request | Sent) -> bytes:
 
 
 class FrameBuffer:
-    """Bytes as they arrive, and the messages that they complete.
-
-    Args:
-        most_bytes: What one message may have.
-    """
+    """Splits the bytes that arrive into messages of at most `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -127,10 +103,10 @@ class FrameBuffer:
         self._data += data
 
     def next_frame(self) -> bytes | None:
-        """The body of the next message; None until it is all there.
+        """The body of the next message; None until it is complete.
 
         Raises:
-            FrameError: It announces more than a message may have.
+            FrameError: Its length is beyond the limit.
         """
         if len(self._data) < _LENGTH.size:
             return None
@@ -149,7 +125,7 @@ def request_of(body: bytes) -> Request:
     """The request in a frame.
 
     Raises:
-        FrameError: There is none in it.
+        FrameError: It is no request.
     """
     try:
         return _REQUESTS.decode(body)
@@ -158,10 +134,10 @@ def request_of(body: bytes) -> Request:
 
 
 def sent_of(body: bytes) -> Sent:
-    """What the worker says in a frame.
+    """The worker's message in a frame.
 
     Raises:
-        FrameError: Nothing that a worker says.
+        FrameError: It is none.
     """
     try:
         return _SENT.decode(body)

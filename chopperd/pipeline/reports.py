@@ -53,44 +53,29 @@ _MARGIN_NS: Final = 10 * NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What a report is to be made with.
+    """Options of a report."""
 
-    Attributes:
-        join: Devices and reference clocks.
-        selection: Which steps to show.
-        limits: What files to refuse.
-        data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
-        class_rules: The site's own kernel classes, tried before the built-in table.
-        names: How kernel names are shown.
-        merge: Whether files may be of several jobs or runs.
-        most_rows: Step rows (steps times devices) of a trace beyond which it is refused before it
-            is joined; None for any number.
-    """
-
-    join: JoinOptions = field(default_factory=JoinOptions)
+    join: JoinOptions = field(default_factory=JoinOptions)  # devices and reference clocks
     selection: StepSelection = field(default_factory=StepSelection)
-    limits: ReadLimits = DEFAULT_LIMITS
-    data_wait_patterns: tuple[str, ...] = ()
-    class_rules: tuple[ClassRule, ...] = ()
-    names: Names = "full"
-    merge: bool = False
+    limits: ReadLimits = DEFAULT_LIMITS  # of files; larger ones are refused
+    data_wait_patterns: tuple[str, ...] = ()  # of host spans that wait for data, further ones
+    class_rules: tuple[ClassRule, ...] = ()  # the site's kernel classes, before the built-in table
+    names: Names = "full"  # how kernel names are shown
+    merge: bool = False  # whether files may be of several jobs or runs
+    # A trace with more step rows (steps times devices) is refused before it is joined.
     most_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """The report on one file, as it can be kept until others of its job are there.
+    """The report on one file, in a form that is stored until others of its job have arrived."""
 
-    Attributes:
-        report: On the file alone.
-        certain: The same without GPUs told by elimination or by their samples, for the case that
-            another file turns out to have had them; None where no GPU was told so, or by
-            elimination and no other file is to come.
-        fits: How well each device that no rule maps fits each GPU, by its samples.
-    """
-
-    report: TraceReport
+    report: TraceReport  # on the file alone
+    # The same without GPUs found by elimination or by their samples, for the case that another
+    # file turns out to have had them; None where there are none, or by elimination and no other
+    # file will come.
     certain: TraceReport | None = None
+    # How well each device that no rule maps fits each GPU, by its samples.
     fits: Mapping[int, Agreement] = field(default_factory=dict)
 
 
@@ -105,16 +90,10 @@ class JoinInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What is known of a trace file beside its content.
+    """Facts about a trace file that are not in it; None takes what the file itself says."""
 
-    Attributes:
-        name: What it was called; None if it still is.
-        job: The job that it was handed in for; None takes the job that it names itself.
-        rank: Its rank; None takes what it says itself.
-    """
-
-    name: str | None = None
-    job: str | None = None
+    name: str | None = None  # its original name
+    job: str | None = None  # the job that it was uploaded for
     rank: int | None = None
 
 
@@ -129,17 +108,16 @@ def report_files(
 ) -> ReportDocument:
     """The report on the traces of one job.
 
-    One trace is in memory at a time. Of several, one that can't be read is left out, and one that
-    comes twice is counted once; notes say so.
+    One trace is in memory at a time. Of several, one that can't be read is left out, and a
+    duplicate is counted once, both with a note.
 
     Args:
         paths: At least one Kineto trace.
-        samples: Clock samples of the node, or where to ask for those of a time; None if there are
-            none.
-        options: How to make it.
+        samples: Clock samples of the node, or a source of those of a time; None if there are none.
+        options: Of the report.
         progress: Called with bytes read so far and in all.
-        clock: What the document is dated by.
-        rank_of: The ranks of files that are to be known better than the files know.
+        clock: Dates the document.
+        rank_of: Ranks of files, instead of those in the files.
 
     Raises:
         TraceFormatError: None of the files can be read.
@@ -190,17 +168,10 @@ def composed(
     notes: Sequence[Note] = (),
     run: str | None = None,
 ) -> ReportDocument:
-    """The document over files of one job.
+    """The document over at least one file of one job.
 
-    A GPU guessed for two at a time is taken from them, as is one that was told by its samples and
-    that those of all files do not tell.
-
-    Args:
-        files: At least one.
-        clock: What the document is dated by.
-        selection: Which steps to show; None for all.
-        notes: What else is to be said.
-        run: What the run that they are of is called; None if it has no name.
+    A GPU guessed for two files at a time is taken from both, as is one found by its samples that
+    the samples of all files don't confirm. `run` is the name of their run, if it has one.
     """
     reports = [file.report for file in files]
     for index in unconfirmed(reports, [file.fits for file in files]):
@@ -223,20 +194,15 @@ def _report_each(
     progress: Progress | None,
     each_from: Mapping[Path, Origin],
 ) -> tuple[list[FileReport], list[Note]]:
-    """At least one report, and what is to be said of traces that have none."""
+    """At least one report, and notes on traces that have none."""
     reports: list[FileReport] = []
     failures: list[TraceFormatError] = []
     notes: list[Note] = []
     for path in paths:
         try:
-            several = len(paths) > 1
+            several, origin = len(paths) > 1, each_from.get(path)
             one = report_file(
-                path,
-                samples,
-                options,
-                progress,
-                one_of_several=several,
-                origin=each_from.get(path),
+                path, samples, options, progress, one_of_several=several, origin=origin
             )
         except TraceFormatError as error:
             failures.append(error)
@@ -267,15 +233,9 @@ def report_file(
     one_of_several: bool,
     origin: Origin | None = None,
 ) -> FileReport:
-    """One trace joined with the samples of its time.
+    """One trace joined with the samples of its time; arguments as of `report_files`.
 
-    Args:
-        path: The file.
-        samples: As of `report_files`.
-        options: How to make it.
-        progress: Called with bytes read so far and in all.
-        one_of_several: Whether other files of its job are there or to come.
-        origin: What is known of it beside its content.
+    `one_of_several`: other files of its job exist or will come.
 
     Raises:
         TraceFormatError: It can't be read.
@@ -323,13 +283,8 @@ def _read(
     progress: Progress | None,
     origin: Origin,
 ) -> Trace:
-    """The trace, under the name and job that it came with where its place does not tell them."""
-    trace = read_trace(
-        path,
-        limits=options.limits,
-        progress=progress,
-        name=origin.name,
-    )
+    """The trace, with the name, job and rank of its origin."""
+    trace = read_trace(path, limits=options.limits, progress=progress, name=origin.name)
     meta = trace.meta
     if origin.job is not None:
         meta = replace(meta, job=origin.job)

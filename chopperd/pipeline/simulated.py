@@ -1,4 +1,4 @@
-"""The traces that a simulated job writes."""
+"""The trace files of a simulated job."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,24 +7,19 @@ from typing import Final
 from chopperd.simulation.kineto import rank_trace
 from chopperd.simulation.node import SimulatedNode
 
-#: A file with this end is passed over by the inbox.
+#: The inbox ignores files with this suffix.
 _UNFINISHED: Final = ".part"
 
 
 def write_traces(
     node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path, prefix: str = ""
 ) -> Iterator[Path]:
-    """Write each rank's trace of the steps inside a time under a name that says it is unfinished.
+    """Write each rank's trace of the steps inside a time (at least one) under a temporary name.
 
-    Args:
-        node: Where the job runs.
-        begin_unix_ns: Start of the time.
-        end_unix_ns: Its end; at least one step is written.
-        folder: Made if it is not there.
-        prefix: Of the files' names.
+    The folder is made if it does not exist.
 
     Yields:
-        What is to be given to `finish_trace`, by rank, when it is written.
+        The path for `finish_trace`, by rank, when the file is written.
 
     Raises:
         OSError: A file can't be written.
@@ -38,7 +33,7 @@ def write_traces(
 
 
 def finish_trace(path: Path) -> Path:
-    """Give a trace of `write_traces` its name."""
+    """Give a file of `write_traces` its final name."""
     return path.rename(path.with_name(path.name.removesuffix(_UNFINISHED)))
 
 

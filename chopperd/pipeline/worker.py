@@ -1,8 +1,7 @@
 """The analysis worker: turns traces into reports and reports into documents, for the agent.
 
-Requests come on standard input, replies leave on standard output. Standard input is the agent's
-lifeline too: a thread of its own reads it, so that the process ends with the agent also while a
-trace is being read.
+Requests come on standard input, replies leave on standard output. A separate thread reads standard
+input, so that the process ends with the agent even while a trace is being read.
 """
 
 import ctypes
@@ -47,8 +46,6 @@ from chopperd.report.build.privacy import Names, trace_with_names
 from chopperd.report.build.processes import identity, span_ns
 from chopperd.report.build.trace_report import TraceReport
 
-# Standing back: what a process of no hurry does so that nobody near it feels it.
-
 logger = logging.getLogger(__name__)
 
 _NICEST: Final = 19
@@ -59,10 +56,10 @@ _IOPRIO_WHO_PROCESS: Final = 1
 _IOPRIO_IDLE: Final = 3 << 13
 
 
-def stand_back() -> None:
-    """Take what CPU and disk nobody else wants, and be the first to go when memory runs out.
+def lower_priority() -> None:
+    """Use only idle CPU and disk time, and be the first process to be killed for memory.
 
-    Each is asked for by itself; what is not allowed here is left as it is.
+    Each request is separate; one that is not allowed here is skipped.
     """
     _try("nice", lambda: os.nice(_NICEST))
     _try("SCHED_IDLE", lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)))
@@ -71,10 +68,10 @@ def stand_back() -> None:
 
 
 def cap_memory(limit_bytes: int) -> None:
-    """Let allocations fail beyond a limit.
+    """Make allocations beyond a limit fail.
 
     The limit is on writable private memory (RLIMIT_DATA): code mapped from libraries, which all
-    processes share, and the address space that allocators reserve without using do not count.
+    processes share, and address space reserved but not used do not count.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
@@ -83,9 +80,9 @@ def cap_memory(limit_bytes: int) -> None:
 
 
 def one_thread_each() -> None:
-    """Keep numpy's linear algebra from starting a thread, with buffers, for each core.
+    """Keep numpy's linear algebra, which is not used here, from starting a thread for each core.
 
-    Nothing here uses it. To be called before numpy is imported.
+    Call it before numpy is imported.
     """
     os.putenv("OPENBLAS_NUM_THREADS", "1")
 
@@ -121,11 +118,11 @@ def main(open_samples: OpenSamples, *, memory_max_bytes: int, in_background: boo
         memory_max_bytes: Allocations beyond this fail.
         in_background: Whether to take the lowest priorities.
     """
-    for asked in (signal.SIGINT, signal.SIGTERM):  # whoever ends the agent ends us through it
+    for asked in (signal.SIGINT, signal.SIGTERM):  # the agent ends the worker, by its input
         signal.signal(asked, signal.SIG_IGN)
     replies_fd = _own_stdout()
     if in_background:
-        stand_back()
+        lower_priority()
     threading.stack_size(_STACK_BYTES)
     cap_memory(memory_max_bytes)
     requests: SimpleQueue[bytes] = SimpleQueue()
@@ -137,19 +134,14 @@ def main(open_samples: OpenSamples, *, memory_max_bytes: int, in_background: boo
 
 
 class Desk:
-    """Answers requests.
-
-    Args:
-        open_samples: Opens the flight recorder in a folder.
-        clock: What documents are dated by.
-    """
+    """Answers requests; `clock` dates the documents."""
 
     def __init__(self, open_samples: OpenSamples, clock: Clock) -> None:
         self._open_samples = open_samples
         self._clock = clock
 
     def answer(self, request: Request) -> Reply:
-        """The reply; whatever goes wrong is one."""
+        """The reply, also for any error."""
         try:
             match request:
                 case Analyse():
@@ -176,7 +168,7 @@ class Desk:
             one_of_several=True,
             origin=request.origin,
         )
-        _refuse_nothing(file.report)
+        _refuse_empty(file.report)
         file = _shown(file, request.options.names)
         return Analysed(
             trace=AnalysedTrace(
@@ -194,8 +186,8 @@ class Desk:
         return Composed(document=composed(files, self._clock, notes=notes, run=request.run))
 
 
-def _refuse_nothing(report: TraceReport) -> None:
-    """Refuse a trace that tells nothing: as the newest of its job it would hide one that does.
+def _refuse_empty(report: TraceReport) -> None:
+    """Refuse an empty trace: as the newest of its job it would hide one with content.
 
     Raises:
         TraceFormatError: It has neither a step nor a record of a device.
@@ -206,10 +198,10 @@ def _refuse_nothing(report: TraceReport) -> None:
 
 
 def packed(file: FileReport) -> bytes:
-    """The report as it is kept; NaN stays NaN.
+    """The report as stored; NaN stays NaN.
 
     Raises:
-        FrameError: It holds what can't be kept, such as half a character.
+        FrameError: It holds what can't be stored, such as half a character.
     """
     try:
         return msgspec.msgpack.encode(file)
@@ -236,7 +228,7 @@ def _order(file: FileReport) -> tuple[bool, int, tuple[int, int], str]:
 
 
 def _shown(file: FileReport, names: Names) -> FileReport:
-    """The report with no more names than the site wants shown, now and later."""
+    """The report with the names that the site allows."""
     certain = file.certain
     return replace(
         file,
@@ -246,7 +238,7 @@ def _shown(file: FileReport, names: Names) -> FileReport:
 
 
 def _own_stdout() -> int:
-    """Where replies go: standard output, which nothing else writes to from now on."""
+    """The descriptor for replies: standard output, which nothing else writes to from now on."""
     sys.stdout.flush()
     replies_fd = os.dup(_STDOUT_FD)
     os.dup2(_STDERR_FD, _STDOUT_FD)
@@ -254,7 +246,7 @@ def _own_stdout() -> int:
 
 
 def _read(requests: SimpleQueue[bytes]) -> None:
-    """Pass requests on; end the process, whatever it does, when no more can come."""
+    """Queue requests; end the process at once when input ends."""
     try:
         frames = FrameBuffer(MOST_REQUEST_BYTES)
         while data := os.read(_STDIN_FD, _READ_BYTES):

@@ -1,4 +1,4 @@
-"""The four lines a manager can read: what the clock cost, why, where to look, how far to trust."""
+"""The four summary lines of a report: clock cost, cause, the GPU to check, and data quality."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ from chopperd.report.text.wording import (
 )
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-#: GPUs that are named beside the one with the largest excess.
+#: GPUs that are named after the one with the largest excess.
 _ALSO_NAMED: Final = 3
-#: Below this coverage the headline says that the rest of compute was not looked at.
+#: Below this coverage the headline says that the rest of compute was not sampled.
 _FULL_COVERAGE_RATIO: Final = 0.95
-#: A kept rate below this share of the asked one is spelled out.
+#: An achieved rate below this share of the requested one is shown with it.
 _FULL_RATE_RATIO: Final = 0.95
-#: A clock sensor that is read so often between two of its updates is said to be slow.
+#: A clock sensor that is read this often between two of its updates is reported as slow.
 _SLOW_SENSOR_READS: Final = 2
-#: A power cap at less of the limit is none of that limit.
+#: A power cap at a smaller share of the limit is not by that limit.
 _AT_CAP_RATIO: Final = 0.9
 _UNRESOLVED: Final = "not resolved at this rate"
-#: Notes that say why a clock cost is unknown, the most basic reason first.
+#: Notes that explain an unknown clock cost, the most basic reason first.
 _REASON_CODES: Final = (
     "no_device_records",
     "no_samples",
@@ -47,7 +47,7 @@ _DOUBTFUL_CODES: Final = ("time_axes_differ", "reference_doubtful")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadlineRow:
-    """One of the four: its label, and the clauses that a line break may separate."""
+    """One of the four lines: its label, and the clauses that a line break may separate."""
 
     label: str
     clauses: tuple[str, ...]
@@ -89,20 +89,20 @@ def _doubt(document: ReportDocument, summary: Summary, codes: tuple[str, ...]) -
 
 
 def _foreign(document: ReportDocument, summary: Summary) -> str:
-    """Why the samples can't be the trace's; empty where they can, moved or not."""
+    """Why the samples are not of the trace; empty where they may be, shifted or not."""
     lag_ns = document.alignment.lag_ns
     is_moved = lag_ns is not None and abs(lag_ns) > MAX_LAG_NS
     return _doubt(document, summary, _FOREIGN_CODES[:1] if is_moved else _FOREIGN_CODES)
 
 
 def _unknown(document: ReportDocument) -> str:
-    """What is unknown where no clock cost is: the cost, or the GPU that the samples are of."""
+    """The subject of an unknown clock cost: the cost itself, or the GPU."""
     code = _reason_code(document)
     return "GPU unknown" if code == "device_unmapped" else "unknown"
 
 
 def _reason_code(document: ReportDocument) -> str | None:
-    """The code of the most basic note that says why there is no clock cost."""
+    """The code of the most basic note that explains a missing clock cost."""
     codes = {note.code for note in document.notes}
     return next((code for code in _REASON_CODES if code in codes), None)
 
@@ -123,7 +123,7 @@ def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
 
 
 def _sampled_part(summary: Summary) -> str:
-    """What the cost is of, where much of compute has no clock."""
+    """The share of compute with a clock, where much of it has none."""
     if not known(summary.coverage_ratio) or summary.coverage_ratio >= _FULL_COVERAGE_RATIO:
         return ""
     return (
@@ -132,7 +132,7 @@ def _sampled_part(summary: Summary) -> str:
 
 
 def unresolved(pooled: Share) -> str:
-    """What stands where an interval is too wide to be read as a figure."""
+    """The text for an interval that is too wide to be read as a figure."""
     return f"{_UNRESOLVED}; {_pooled(pooled)}"
 
 
@@ -161,7 +161,7 @@ def _excess(summary: Summary) -> str:
 
 
 def unknown_reason(document: ReportDocument) -> str:
-    """Why there is no clock cost, from the notes where they say, else from the document."""
+    """Why there is no clock cost, from the notes if possible, else from the document."""
     if code := _reason_code(document):
         return next(note.text for note in document.notes if note.code == code)
     if not document.totals:
@@ -188,7 +188,7 @@ def _causes(document: ReportDocument) -> list[str]:
 
 
 def _below_cap(cause: CauseShare) -> str:
-    """The power beside its limit, where a power cap holds the clock far below that."""
+    """Power and its limit, where a power cap holds the clock far below the limit."""
     power_w, limit_w = cause.power_w, cause.power_limit_w
     if not known(power_w) or not known(limit_w) or power_w >= _AT_CAP_RATIO * limit_w:
         return ""
@@ -275,9 +275,9 @@ def _rate(document: ReportDocument) -> list[str]:
     if not known(sampling.kept_hz):
         is_unmapped = _reason_code(document) == "device_unmapped"
         return ["clock samples of no known GPU" if is_unmapped else "no clock samples"]
-    kept = f"{_hertz(sampling.kept_hz)} Hz kept"
+    kept = f"{sampling.kept_hz:.3g} Hz kept"
     if known(sampling.asked_hz) and sampling.kept_hz < _FULL_RATE_RATIO * sampling.asked_hz:
-        kept = f"{_hertz(sampling.kept_hz)} of {_hertz(sampling.asked_hz)} Hz kept"
+        kept = f"{sampling.kept_hz:.3g} of {sampling.asked_hz:.3g} Hz kept"
     coverage = summary.coverage_ratio if summary is not None else None
     return [
         kept,
@@ -288,14 +288,10 @@ def _rate(document: ReportDocument) -> list[str]:
 
 
 def _sensor(period_ms: float | None, kept_hz: float) -> str:
-    """How often the clock's sensor looks, where that is too seldom for the rate kept."""
+    """The update period of the clock sensor, where it is too long for the achieved rate."""
     if not known(period_ms) or period_ms * NS_PER_MS * kept_hz < _SLOW_SENSOR_READS * NS_PER_S:
         return ""
     return f"clock sensor updates each {decimal(period_ms, 0)} ms"
-
-
-def _hertz(rate_hz: float) -> str:
-    return f"{rate_hz:.3g}"
 
 
 def _join(document: ReportDocument) -> str:
@@ -323,7 +319,7 @@ def _profiler(document: ReportDocument) -> str:
 
 
 def _completeness(document: ReportDocument) -> list[str]:
-    """What the traces lack, over all of them; nothing for whole ones."""
+    """What is missing, over all traces; nothing for complete ones."""
     traces = document.traces or (document.trace,)
     damaged = sum(trace.damaged_events for trace in traces)
     invalid = sum(trace.invalid_records for trace in traces)

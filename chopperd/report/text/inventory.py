@@ -1,4 +1,4 @@
-"""The GPUs of a node and what their fields answer: what `chopperd devices` shows."""
+"""The GPUs of a node and the values of their fields: the output of `chopperd devices`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,39 +13,27 @@ from chopperd.report.text.sections import table
 from chopperd.report.text.wording import UNKNOWN, decimal, shorten, whole
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
-# Whether two programs that read the same sensor a moment apart agree.
-
-
-@dataclass(frozen=True, slots=True)
-class _Tolerance:
-    """What two right readings may differ by: a share of the larger, or an amount."""
-
-    ratio: float = 0.0
-    amount: float = 0.0
-
-
-#: What changes from moment to moment has room; what stands still has that of rounding.
-_TOLERANCES: Final[Mapping[str, _Tolerance]] = {
-    "sm_clock_mhz": _Tolerance(0.1, 60.0),
-    "mem_clock_mhz": _Tolerance(0.02, 30.0),
-    "power_average_w": _Tolerance(0.1, 10.0),
-    "power_w": _Tolerance(0.25, 25.0),
-    "temperature_c": _Tolerance(0.0, 3.0),
-    "memory_used_bytes": _Tolerance(0.02, 64 * 2**20),
-    "activity_ratio": _Tolerance(0.0, 0.3),
+#: By how much two programs that read a sensor a moment apart may differ: a share of the larger
+#: value, or an amount. Fields that don't change have room for rounding only.
+_TOLERANCES: Final[Mapping[str, tuple[float, float]]] = {
+    "sm_clock_mhz": (0.1, 60.0),
+    "mem_clock_mhz": (0.02, 30.0),
+    "power_average_w": (0.1, 10.0),
+    "power_w": (0.25, 25.0),
+    "temperature_c": (0.0, 3.0),
+    "memory_used_bytes": (0.02, 64 * 2**20),
+    "activity_ratio": (0.0, 0.3),
 }
-_STANDS_STILL: Final = _Tolerance(0.005, 1.0)
+_ROUNDING: Final = (0.005, 1.0)
 
 
 def differs(name: str, ours: float, theirs: float) -> bool:
-    """Whether two numbers of a field are further apart than two moments explain."""
-    allowed = _TOLERANCES.get(name, _STANDS_STILL)
-    return abs(ours - theirs) > max(allowed.amount, allowed.ratio * max(abs(ours), abs(theirs)))
+    """Whether two values of a field are further apart than the time between the reads explains."""
+    ratio, amount = _TOLERANCES.get(name, _ROUNDING)
+    return abs(ours - theirs) > max(amount, ratio * max(abs(ours), abs(theirs)))
 
 
-# Field by field what a GPU answers: values, where they come from, and nvidia-smi's beside them.
-
-#: Numbers of a GPU that stand still, shown with those of a reading.
+#: Constant numbers of a GPU, shown with those of a reading.
 _FIXED: Final = (
     "sm_clock_max_mhz",
     "sm_clock_limit_mhz",
@@ -62,36 +50,26 @@ _UNITS: Final = ("mhz", "w", "j", "c", "bytes", "ns", "ratio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldAnswer:
-    """One field of a GPU.
-
-    Attributes:
-        name: The field.
-        value: A number, or text where it is none; None where it does not answer.
-        unit: Of the number.
-        used: The call that it comes from; None where the back end does not say.
-        others: Other calls for it, that are not used or do not answer.
-        nvidia_smi: The same by nvidia-smi.
-        buffered_period_ns: How far apart the driver's own values of it are.
-    """
+    """One field of a GPU."""
 
     name: str
-    value: float | str | None
+    value: float | str | None  # None where the driver does not report it
     unit: str | None = None
-    used: FieldProbe | None = None
-    others: tuple[FieldProbe, ...] = ()
-    nvidia_smi: float | None = None
-    buffered_period_ns: int | None = None
+    used: FieldProbe | None = None  # the call for it; None where the back end does not say
+    others: tuple[FieldProbe, ...] = ()  # calls that are not used, or fail
+    nvidia_smi: float | None = None  # the same by nvidia-smi
+    buffered_period_ns: int | None = None  # between two values that the driver itself buffers
 
     @property
     def differs(self) -> bool | None:
-        """Whether nvidia-smi's number is another one; None where one of the two is not known."""
+        """Whether nvidia-smi's number is a different one; None where one of the two is unknown."""
         if self.nvidia_smi is None or not isinstance(self.value, int | float):
             return None
         return differs(self.name, self.value, self.nvidia_smi)
 
 
 def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
-    """Each field of a GPU, those of its reading first, then what stands still."""
+    """Each field of a GPU, those of its reading first, then the constant ones."""
     calls: dict[str, list[FieldProbe]] = {}
     for probe in entry.probes:
         if probe.feeds is not None:
@@ -110,11 +88,6 @@ def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
         )
 
 
-def other_calls(entry: InventoryEntry) -> tuple[FieldProbe, ...]:
-    """Calls whose answers are for no field: only whether they answer is known."""
-    return tuple(probe for probe in entry.probes if probe.feeds is None)
-
-
 def _reading_values(
     reading: DeviceReading | None, asked: Collection[str]
 ) -> Iterator[tuple[str, float | str | None]]:
@@ -131,7 +104,7 @@ def _reading_values(
 
 
 def _dies(field: str, clocks_mhz: tuple[float | None, ...]) -> Iterator[tuple[str, str]]:
-    """The clocks of a GPU that has several dies, in one line; those it doesn't have hold a dash."""
+    """The clocks of a GPU's dies in one line; a dash for a missing one."""
     if clocks_mhz:
         shown = (_UNKNOWN if clock_mhz is None else f"{clock_mhz:g}" for clock_mhz in clocks_mhz)
         yield field, " ".join(shown)
@@ -140,7 +113,7 @@ def _dies(field: str, clocks_mhz: tuple[float | None, ...]) -> Iterator[tuple[st
 def _counters(
     field: str, limited_ns: Mapping[Cause, int], asked: Collection[str]
 ) -> Iterator[tuple[str, int | None]]:
-    """A field for each cause that has a counter or was asked for one; one in all if none has."""
+    """A field for each cause that has a counter or was asked for; a single field if none has."""
     by_name = {f"{field}.{cause.label}": limited_ns.get(cause) for cause in CAUSES}
     named = [name for name, value in by_name.items() if value is not None or name in asked]
     yield from ((name, by_name[name]) for name in named)
@@ -228,7 +201,7 @@ def _named_causes(reading: DeviceReading | None) -> dict[str, object] | None:
 
 
 def process_words(view: ProcessView) -> str:
-    """What is seen of the processes on the GPUs, in a line."""
+    """One line on the visibility of the processes on the GPUs."""
     if view.listed_count is None:
         listed = "the driver lists none for this user"
     elif not view.listed_count:
@@ -286,7 +259,7 @@ def _identity(entry: InventoryEntry) -> tuple[str, ...]:
 
 
 def _side_by_side(entries: Sequence[InventoryEntry]) -> RenderableType:
-    """A row a field, a column a GPU: for a back end that does not say where its values are from."""
+    """A row per field, a column per GPU: for a back end without sources of its values."""
     values = [{each.name: each.value for each in field_answers(entry)} for entry in entries]
     names = list(dict.fromkeys(name for each in values for name in each))
     columns = ("<", *(f"GPU {entry.info.gpu}" for entry in entries))
@@ -306,7 +279,7 @@ def _fields_table(entry: InventoryEntry) -> RenderableType:
 
 
 def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:
-    """A row a field, and one for each further call for it."""
+    """A row for each field, and one for each further call for it."""
     for answer in field_answers(entry):
         others = list(answer.others)
         first = answer.used or (others.pop(0) if others else None)
@@ -318,7 +291,7 @@ def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:
             _call(first) + _kept(answer.buffered_period_ns),
         )
         yield from (_further(other) for other in others)
-    yield from (_further(call) for call in other_calls(entry))
+    yield from (_further(call) for call in entry.probes if call.feeds is None)
 
 
 def _further(probe: FieldProbe) -> tuple[str, ...]:
@@ -348,7 +321,7 @@ def _kept(period_ns: int | None) -> str:
 
 
 def _call(probe: FieldProbe | None) -> str:
-    """Where a value comes from, or why it does not."""
+    """The source of a value, or the error."""
     if probe is None:
         return UNKNOWN
     name = probe.operation

@@ -1,4 +1,4 @@
-"""Lists of what the agent stores: steps, traces, jobs and clock drops, as tables."""
+"""Tables of stored steps, traces, jobs and clock drops, and of the configuration."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
@@ -70,7 +70,7 @@ def _rank(row: Row) -> str:
 
 
 def render_traces(traces: Sequence[TraceEntry], *, simulated: bool | None) -> Group:
-    """The traces that the agent received, in the given order, and why any was not analysed."""
+    """The traces that the agent received, in the given order, with the reasons of failures."""
     if not traces:
         return Group("no traces")
     columns = ("<received", "<state", "<job", "rank", "size", "<id", "<file")
@@ -143,9 +143,6 @@ def _drop_cells(drop: GpuDrop) -> tuple[str, ...]:
     )
 
 
-# The configuration in force as a table: what `chopperd check-config` shows.
-
-
 class Described(Protocol):
     """A configuration key with its help; the configuration itself is not imported here."""
 
@@ -156,12 +153,12 @@ class Described(Protocol):
 
     @property
     def help(self) -> str:
-        """What it is for."""
+        """Its purpose."""
         ...
 
 
 def render_settings(settings: Iterable[tuple[Described, object, str]]) -> Group:
-    """Key, value, where it was set, and what it is for, of each setting."""
+    """A table of the settings: key, value, origin and help (`chopperd check-config`)."""
     rows = [
         (setting.key, _shown(value), origin, setting.help) for setting, value, origin in settings
     ]

@@ -1,4 +1,4 @@
-"""How the agent and its GPUs stand: what `chopperd status` shows."""
+"""The live pages on the agent and its GPUs: `chopperd status` and `chopperd top`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -24,8 +24,6 @@ from chopperd.report.text.wording import (
 )
 from chopperd.units import NS_PER_S
 
-# What each GPU loses per second to the clock, from the totals of several looks at a node.
-
 _WINDOW_NS: Final = 10 * NS_PER_S
 
 
@@ -43,17 +41,17 @@ def window(history: Sequence[NodeSnapshot]) -> tuple[NodeSnapshot, ...]:
 def lost_ratios(history: Sequence[NodeSnapshot]) -> dict[str, float | None]:
     """The live ceiling loss over a history as a share of sampled time, by GPU label.
 
-    Each from the first look at which its total is known. None where it is not known now, or fell
-    meanwhile, or no time was sampled.
+    Each from the first snapshot in which its total is known. None where it is not known now, or
+    fell meanwhile, or no time was sampled.
 
     Args:
         history: At least one snapshot, oldest first.
     """
-    looks: dict[str, list[GpuLive]] = {gpu.info.gpu: [] for gpu in history[-1].gpus}
+    states: dict[str, list[GpuLive]] = {gpu.info.gpu: [] for gpu in history[-1].gpus}
     for snapshot in history:
         for gpu in snapshot.gpus:
-            looks.get(gpu.info.gpu, []).append(gpu)
-    return {label: _lost_ratio_of_rates(those) for label, those in looks.items()}
+            states.get(gpu.info.gpu, []).append(gpu)
+    return {label: _lost_ratio_of_rates(those) for label, those in states.items()}
 
 
 def lost_s(totals: LiveTotals | None) -> float | None:
@@ -61,10 +59,10 @@ def lost_s(totals: LiveTotals | None) -> float | None:
     return sum(totals.lost_s.values()) if totals is not None and totals.lost_s else None
 
 
-def _lost_ratio_of_rates(looks: Sequence[GpuLive]) -> float | None:
-    """How much the loss grew over how much the sampled time did."""
-    known = [both for gpu in looks for both in _sampled_and_lost_s(gpu)]
-    if not known or not list(_sampled_and_lost_s(looks[-1])):
+def _lost_ratio_of_rates(states: Sequence[GpuLive]) -> float | None:
+    """The rise of the loss over the rise of the sampled time."""
+    known = [both for gpu in states for both in _sampled_and_lost_s(gpu)]
+    if not known or not list(_sampled_and_lost_s(states[-1])):
         return None
     (first_sampled_s, first_lost_s), (last_sampled_s, last_lost_s) = known[0], known[-1]
     if last_sampled_s <= first_sampled_s or last_lost_s < first_lost_s:
@@ -73,20 +71,18 @@ def _lost_ratio_of_rates(looks: Sequence[GpuLive]) -> float | None:
 
 
 def _sampled_and_lost_s(gpu: GpuLive) -> Iterator[tuple[float, float]]:
-    """Sampled time and what of it was lost, where both are known."""
+    """Sampled time and the loss in it, where both are known."""
     sampled = gpu.totals.sampled_s if gpu.totals is not None else None
     lost = lost_s(gpu.totals)
     if sampled is not None and lost is not None:
         yield sampled, lost
 
 
-# The GPUs of a node as they are now: the table of `chopperd top`.
-
 _LIVE_COLUMNS: Final = (
     *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %", "Hz"),
     *("lost ms/s", "excess ms/s", "<held by"),
 )
-#: The pace of a GPU that is read at the rate asked for.
+#: The pace of a GPU that is read at the configured rate.
 _AS_ASKED: Final = "asked"
 _LIVE_CAPTION: Final = (
     "lost: live ceiling against the top clock, over the last 10 s; excess: against peers, at most, "
@@ -124,7 +120,7 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
 
 
 def gpu_rate(gpu: GpuLive) -> str:
-    """Samples a second that are kept, and why where those are not the ones asked for."""
+    """The achieved rate of samples, with the reason where it is not the configured one."""
     if not gpu.up or gpu.kept_hz is None:
         return UNKNOWN
     why = "" if gpu.pace == _AS_ASKED else f" {gpu.pace}"
@@ -132,7 +128,7 @@ def gpu_rate(gpu: GpuLive) -> str:
 
 
 def gpu_condition(gpu: GpuLive) -> str:
-    """Why the GPU does not answer, else the limits that hold its clock now."""
+    """Why the GPU does not answer, else the limits in force now."""
     if gpu.hung is not None:
         return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
     if not gpu.up:
@@ -186,14 +182,14 @@ _PROCESS_COLUMNS: Final = ("<gpu", "pid", "memory")
 _CAPTION: Final = "lost: live ceiling against the top clock, share of busy time since the start"
 
 
-#: In these conditions nobody is to be called.
+#: Conditions that are no problem.
 _IN_ORDER: Final = frozenset(
     {SamplerCondition.STARTING, SamplerCondition.RUNNING, SamplerCondition.PAUSED}
 )
 
 
 def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
-    """What is not well with the parts of an agent, a line each; a paused agent is well."""
+    """The problems of the parts of an agent, one line each; a pause is none."""
     sampler = now.sampler
     found: list[str | None] = []
     if sampler.condition not in _IN_ORDER:
@@ -211,12 +207,7 @@ def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
 
 
 def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
-    """The agent, then its GPUs; unknown is a dash.
-
-    Args:
-        now: The newest snapshot.
-        troubles: What is not well, for people.
-    """
+    """The agent with its problems, then its GPUs; unknown is a dash."""
     rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now), *_self_test(now)]
     rows += [("trouble", trouble) for trouble in troubles]
     parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
@@ -305,7 +296,7 @@ def _cells(gpu: GpuLive) -> tuple[str, ...]:
 
 
 def _processes(gpu: GpuLive) -> Iterator[tuple[str, ...]]:
-    """Who is on a GPU; those on a part of a card are shown there."""
+    """The processes on a GPU; those on a part of a card are shown with the part."""
     for process in gpu.processes or ():
         if process.partition is None or gpu.info.parent is not None:
             yield gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes)

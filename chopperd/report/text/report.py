@@ -51,7 +51,7 @@ def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False)
 
 
 class Shown:
-    """A page with nothing that a terminal obeys but the page's own styles.
+    """A page without terminal control characters, except for its own styles.
 
     Args:
         page: As it was made; cells of tables are in one line already.
@@ -67,7 +67,7 @@ class Shown:
 
 
 def render_rich(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> Group:
-    """The report as something a rich console prints; styles show on a terminal only."""
+    """The report for a rich console; styles show on a terminal only."""
     page: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
     page.append(_headline(headline(document), width))
     for section in _sections(document, width, by=by):
@@ -98,7 +98,7 @@ def _sections(document: ReportDocument, width: int, *, by: By | None) -> Iterato
 
 
 def _by(document: ReportDocument, width: int, by: By | None) -> tuple[RenderableType, ...]:
-    """The tables asked for, of devices and of hosts without any; or why there are none."""
+    """The requested tables, of devices and of hosts without any; or why there are none."""
     if by is None:
         return ()
     found = [families(document, width)] if by == "family" else []
@@ -109,7 +109,7 @@ def _by(document: ReportDocument, width: int, by: By | None) -> tuple[Renderable
 
 
 def _beside(left: Group | None, right: Group | None) -> RenderableType | None:
-    """Two tables next to each other; the one there is, where the other is missing."""
+    """Two tables next to each other, or the only one."""
     if left is None or right is None:
         return left or right
     grid = Table.grid(padding=(0, 3, 0, 0))

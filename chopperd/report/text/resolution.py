@@ -13,7 +13,7 @@ from chopperd.report.text.wording import known, percent
 class Share:
     """Loss over window with its 95 % interval, ratios; bounds None where there is no interval.
 
-    `by_run` is what the run's pooled sampling error says: a row's own may be small by luck.
+    `by_run` is by the run's pooled sampling error: a row's own may be small by chance.
     """
 
     ratio: float
@@ -30,7 +30,7 @@ class Share:
 
     @property
     def resolved(self) -> bool:
-        """Whether the share may stand as a figure; one without an interval says so itself."""
+        """Whether the share may be shown as a figure; one without an interval is marked anyway."""
         half_width_ratio = self.half_width_ratio
         if half_width_ratio is None or self.by_run is not None:
             return half_width_ratio is None or bool(self.by_run)

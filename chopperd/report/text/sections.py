@@ -1,6 +1,6 @@
-"""The tables under the headline: where the time went, steps, GPUs, classes, findings, notes.
+"""The tables under the headline: waterfall, steps, GPUs, findings, notes and trace files.
 
-Every function gives the table of one section, or None where the document has nothing for it.
+Every function returns the table of one section, or None where the document has nothing for it.
 """
 
 from collections import defaultdict
@@ -52,7 +52,7 @@ _WATERFALL_LABELS: Final = {
     "idle_launch_prep": "idle, host prepares a launch",
     "idle_other": "idle, no next launch known",
 }
-#: Columns of a table of steps, whose cells `step_cells` gives, and what stands below it.
+#: Columns of a table of steps, whose cells `step_cells` gives, and its caption.
 STEP_COLUMNS: Final = (
     *("step", "<gpu", "window", "compute", "comm*", "idle", "MHz", "lost"),
     *("<lost % [95 %]", "excess", "<"),
@@ -91,7 +91,7 @@ def _plain(title: str, rows: Sequence[Sequence[str]]) -> Group:
 
 
 def waterfall(document: ReportDocument) -> Group | None:
-    """Where the mean step, or without complete steps the file, went on the critical device."""
+    """The mean waterfall of complete steps, else of the file, on the critical device."""
     summary = document.summary
     if summary is None or not summary.waterfall_ns:
         return None
@@ -116,7 +116,7 @@ def waterfall(document: ReportDocument) -> Group | None:
 
 
 def steps(document: ReportDocument) -> Group | None:
-    """The last steps, each on its critical device; every device where only one step is asked."""
+    """The last steps, each on its critical device; all devices of a step shown alone."""
     if not document.steps:
         return None
     chosen = _critical_rows(document.steps)
@@ -227,7 +227,7 @@ def _integer(value: int | None) -> str:
 
 
 def findings(document: ReportDocument) -> Group | None:
-    """What to do next, each with its bound and the command that verifies it."""
+    """The findings, each with its bound, the action, and the command that verifies it."""
     if not document.findings:
         return None
     rows = []
@@ -242,7 +242,7 @@ def findings(document: ReportDocument) -> Group | None:
 
 
 def notes(document: ReportDocument) -> Group | None:
-    """Why something is missing or to be read with care; of many of one kind the first few."""
+    """The notes on missing and doubtful figures; of many with one code the first few."""
     if not document.notes:
         return None
     texts: defaultdict[str, list[str]] = defaultdict(list)
@@ -257,7 +257,7 @@ def notes(document: ReportDocument) -> Group | None:
 
 
 def sources(document: ReportDocument, width: int) -> Group:
-    """The trace files and what their devices were taken for: a line a file, or a device of it."""
+    """The trace files and the GPUs of their devices: a line for each file and device."""
     traces = document.traces or (document.trace,)
     rows: list[tuple[str, ...]] = []
     for nth, trace in enumerate(traces[:_TRACES_SHOWN]):
@@ -272,7 +272,7 @@ def sources(document: ReportDocument, width: int) -> Group:
 
 
 def _is_in(device: DeviceSummary, nth: int, trace: TraceSummary) -> bool:
-    """Whether a device is one of a file's; earlier versions' documents tell by rank only."""
+    """Whether a device belongs to a file; documents of earlier versions have the rank only."""
     return device.rank == trace.rank if device.trace is None else device.trace == nth
 
 

@@ -1,4 +1,4 @@
-"""Copies, collectives, and what communication costs kernels beside it, over the whole files."""
+"""Tables of copies, collectives, contention and efficiency, over the whole files."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
@@ -63,8 +63,8 @@ def _copy_cells(direction: str, members: Sequence[CopyTraffic]) -> tuple[str, ..
 
 
 def _moved(sizes: Iterable[int | None]) -> str:
-    told = [each for each in sizes if each is not None]
-    return size(sum(told)) if told else UNKNOWN
+    known_sizes = [each for each in sizes if each is not None]
+    return size(sum(known_sizes)) if known_sizes else UNKNOWN
 
 
 def _rates(rates: Iterable[float | None]) -> str:
@@ -106,8 +106,8 @@ def _collective_cells(members: Sequence[CollectiveTraffic]) -> tuple[str, ...]:
 def _ranks(members: Sequence[CollectiveTraffic]) -> str:
     """The size of the groups, and their ranks where all are one group: "8: 0-7"."""
     size_of_group = members[0].group_size
-    told = {each.group_ranks for each in members}
-    only = told.pop() if len(told) == 1 else None
+    ranks = {each.group_ranks for each in members}
+    only = ranks.pop() if len(ranks) == 1 else None
     if size_of_group is None:
         return only or UNKNOWN
     text = count(size_of_group)
@@ -116,7 +116,7 @@ def _ranks(members: Sequence[CollectiveTraffic]) -> str:
 
 
 def contention(document: ReportDocument, width: int) -> Group | None:
-    """The families with the most time of which the cost of communication beside them is known."""
+    """The families with the most time for which the cost of concurrent communication is known."""
     found = [
         (family, family.contention)
         for row in document.totals
@@ -151,8 +151,6 @@ def _grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:
     return groups
 
 
-# How near matrix kernels come to the stated peak, over the whole files, one line a device.
-
 _TERA: Final = 1e12
 _MEANING: Final = (
     "took = at peak x use x overlap x clock, at the clock of the stated peak: Chopper's chain of\n"
@@ -175,29 +173,21 @@ def efficiency(document: ReportDocument) -> Group | None:
     if len(found) > _SHOWN:
         title += f", {_SHOWN} of {len(found)} devices (--format json)"
     columns = (
-        "<gpu",
-        "rank",
-        "<type",
-        "TFLOP/s",
-        "of peak %",
-        "at peak ms",
-        "use",
-        "overlap",
-        "clock",
-        "took ms",
-        "shaped %",
+        *("<gpu", "rank", "<type", "TFLOP/s", "of peak %", "at peak ms", "use", "overlap"),
+        *("clock", "took ms", "shaped %"),
     )
     rows = [_cells(row, each) for row, each in found[:_SHOWN]]
     return table(title, columns, rows, caption=_caption([each for _, each in found]))
 
 
 def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:
+    rate = each.achieved_flops_per_s
     took_ns = each.shaped_time_ns if each.rated_time_ns is None else each.rated_time_ns
     return (
         f"dev {row.device}" if row.gpu is None else row.gpu,
         UNKNOWN if row.rank is None else str(row.rank),
         each.dtype or UNKNOWN,
-        decimal(_tera(each.achieved_flops_per_s), 1),
+        decimal(rate / _TERA if known(rate) else None, 1),
         percent(each.utilization),
         milliseconds(each.theoretical_ns),
         decimal(each.overhead_utilization, 3),
@@ -208,12 +198,8 @@ def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:
     )
 
 
-def _tera(value: float | None) -> float | None:
-    return None if value is None else value / _TERA
-
-
 def _caption(found: list[Efficiency]) -> str:
-    """What the columns mean, if there is a chain, and why figures are missing."""
+    """The meaning of the columns, if there are overheads, and why figures are missing."""
     reasons = dict.fromkeys(each.reason for each in found if each.reason is not None)
     rated = any(each.theoretical_ns is not None for each in found)
     meaning = [_MEANING] if rated else []
