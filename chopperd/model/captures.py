@@ -1,4 +1,8 @@
-"""What the agent stores: traces, the captures that they form, and drops of the busy clock."""
+"""What the agent stores: traces, the captures that they form, and drops of the busy clock.
+
+A capture is the traces of one run that overlap in time: one profiled stretch, of several ranks. Its
+report is made over all of them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,11 +11,6 @@ from enum import StrEnum
 from chopperd.model.kinds import Cause
 from chopperd.model.report_rows import Family, Part, Row
 from chopperd.model.run import RunIdentity
-
-# Traces that the agent took in, and the captures that they form.
-#
-# A capture is the traces of one run that overlap in time: one profiled stretch, seen by several
-# ranks. Its report is made over all of them; the store keeps it with its rows.
 
 
 class TraceState(StrEnum):
@@ -63,39 +62,29 @@ class TraceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysedTrace:
-    """What the worker made of one trace.
+    """The worker's result for one trace."""
 
-    Attributes:
-        id: Of its `TraceEntry`.
-        job: As taken in, else as the trace says.
-        identity: Of its run and rank.
-        report: The trace's report (`pipeline.reports.FileReport`) in MessagePack, from which a
-            capture's document is made anew when another of its traces arrives.
-    """
-
-    id: str
-    job: str | None
-    identity: RunIdentity
+    id: str  # of its `TraceEntry`
+    job: str | None  # as taken in, else as the trace says
+    identity: RunIdentity  # of its run and rank
+    # `pipeline.reports.FileReport` in MessagePack: a capture's document is made again from these
+    # when another of its traces arrives
     report: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureEntry:
-    """A capture as the store knows it.
-
-    Attributes:
-        run: `chopperd_run` of its traces; a name made by the store where several runs of one job
-            have one time; else None.
-        note: Why it is not part of another of its time.
-    """
+    """A capture as the store knows it."""
 
     id: int
     job: str | None
+    # `chopperd_run` of its traces; a name made by the store where several runs of one job have one
+    # time; else None
     run: str | None
     begin_unix_ns: int | None
     end_unix_ns: int | None
     trace_ids: tuple[str, ...]
-    note: str | None = None
+    note: str | None = None  # why it is not part of another of its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +109,10 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """Who asks: what is shown of jobs depends on it.
+    """The user who asks, on whom it depends which jobs are shown."""
 
-    Attributes:
-        uid: The user at the other end of the connection; None if it can't be told.
-        is_admin: Whether all jobs may be seen, and the agent be told what to do.
-    """
-
-    uid: int | None
-    is_admin: bool
+    uid: int | None  # the user at the other end of the connection; None if unknown
+    is_admin: bool  # whether the viewer may see all jobs and control the agent
 
     def may_see(self, owner_uid: int | None) -> bool:
         """Whether what this user owns may be shown."""
@@ -174,9 +158,6 @@ class DeviceKernels:
     by_phase: tuple[Part, ...] = ()
 
 
-# Drops of a GPU's busy clock, as they are found, kept and told: data only.
-
-
 class DropState(StrEnum):
     """How a drop stands: it goes on, or why it ended.
 
@@ -193,51 +174,41 @@ class DropState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockDrop:
-    """A drop of one GPU's busy clock, on the time axis of its samples.
+    """A drop of one GPU's busy clock, on the time axis of its samples."""
 
-    Attributes:
-        state: How it stands.
-        begin_ns, end_ns: The first low sample, and the first one after it that is not; where it
-            did not recover, the last one seen. None while it is open.
-        length_s: From begin to end; while it is open, to the last busy sample.
-        busy_s: Busy time in it.
-        reference_mhz: The busy clock that it is told against: frozen at its onset.
-        lowest_mhz: Lowest mean over a window; of the whole drop where that is shorter.
-        mean_mhz: Busy mean over the drop.
-        lost_s: Busy time lost against the reference.
-        lost_by_cause_s: The same by the limits in force; it holds no zeros.
-        onset_power_w, mean_power_w: Power just before, and mean over it; None if not reported.
-        onset_temperature_c, mean_temperature_c: Temperature likewise.
-    """
-
-    state: DropState
+    state: DropState  # open, or why it ended
+    # The first low sample, and the first one after it that is not; where it did not recover, the
+    # last one seen. None while it is open.
     begin_ns: int
     end_ns: int | None
-    length_s: float
-    busy_s: float
-    reference_mhz: float
-    lowest_mhz: float
-    mean_mhz: float
-    lost_s: float
+    length_s: float  # from begin to end; while it is open, to the last busy sample
+    busy_s: float  # busy time in it
+    reference_mhz: float  # the busy clock that it is compared with: that of its onset
+    lowest_mhz: float  # lowest mean over a window; of the whole drop where that is shorter
+    mean_mhz: float  # busy mean over the drop
+    lost_s: float  # busy time lost against the reference
+    # The same by the limits in force; holds no zeros
     lost_by_cause_s: Mapping[Cause, float] = field(default_factory=dict)
+    # Power just before, and mean over it; None if not reported
     onset_power_w: float | None = None
     mean_power_w: float | None = None
+    # Temperature likewise
     onset_temperature_c: float | None = None
     mean_temperature_c: float | None = None
 
     @property
     def depth_ratio(self) -> float:
-        """How far below the reference it went, as a share of it."""
+        """How far below the reference its minimum was, as a share of the reference."""
         return 1.0 - self.lowest_mhz / self.reference_mhz
 
     @property
     def mean_depth_ratio(self) -> float:
-        """How far below the reference it was in the mean, as a share of it."""
+        """How far below the reference its mean was, as a share of the reference."""
         return 1.0 - self.mean_mhz / self.reference_mhz
 
     @property
     def cause(self) -> Cause:
-        """What the largest share of the loss is due to."""
+        """The cause of the largest share of the loss."""
         return max(self.lost_by_cause_s, key=self.lost_by_cause_s.__getitem__)
 
 
@@ -274,13 +245,9 @@ class GpuDrop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropQuery:
-    """Which drops are asked for; None asks for all.
+    """Which drops are asked for; None asks for all."""
 
-    Attributes:
-        gpu: Label or UUID of a GPU.
-        from_unix_ns, to_unix_ns: Drops that overlap `[from, to)`.
-    """
-
-    gpu: str | None = None
+    gpu: str | None = None  # label or UUID of a GPU
+    # Drops that overlap `[from, to)`
     from_unix_ns: int | None = None
     to_unix_ns: int | None = None

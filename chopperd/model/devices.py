@@ -1,4 +1,4 @@
-"""What a GPU is and what one look at its sensors gives."""
+"""GPUs: their identity, one reading of their sensors, and the inventory of a node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,44 +85,31 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """Values of one look at a device, without a time; None is "not reported".
+    """Values of one read of a device, without a time; None is "not reported"."""
 
-    Attributes:
-        sm_clock_mhz: SM clock, MHz. Where there are `die_clocks_mhz` it is the lowest of the
-            running ones at this instant; whoever samples puts that of the governing die in its
-            place.
-        mem_clock_mhz: Memory clock, MHz.
-        power_w: Board power, as instantaneous as the device gives, W.
-        energy_j: The driver's cumulative energy counter, J since the driver loaded.
-        temperature_c: GPU temperature, degrees C.
-        memory_used_bytes: Device memory in use.
-        activity_ratio: Share of time that the device reports itself busy, 0..1.
-        causes: Limits in force at this instant (empty: asked, none set); None: not readable.
-        limited_ns: The driver's cumulative time under each limit, ns. That of `unexplained` is a
-            difference of counters and may fall; only its rises mean anything.
-        power_average_w: Board power as the mean of the last second, W; never stands for `power_w`
-            where that is the power at this instant.
-        temperature_memory_c: Memory temperature, degrees C.
-        memory_reserved_bytes: Device memory that the driver keeps for itself.
-        power_limit_w: Power limit in force now.
-        die_clocks_mhz: Clock of each compute die (AMD: XCD) of a GPU that has several, in the
-            driver's order, at most `MOST_DIES`, MHz; None of one that gives none. 0 is a clock that
-            is switched off.
-    """
-
+    # SM clock, MHz. Where there are `die_clocks_mhz` it is the lowest of the running ones at this
+    # instant; the sampler replaces it by that of the governing die.
     sm_clock_mhz: float | None = None
-    mem_clock_mhz: float | None = None
-    power_w: float | None = None
+    mem_clock_mhz: float | None = None  # memory clock, MHz
+    power_w: float | None = None  # board power, as instantaneous as the device gives, W
+    # The driver's cumulative energy counter, J since the driver loaded
     energy_j: float | None = None
-    temperature_c: float | None = None
-    memory_used_bytes: int | None = None
-    activity_ratio: float | None = None
+    temperature_c: float | None = None  # GPU temperature, degrees C
+    memory_used_bytes: int | None = None  # device memory in use
+    activity_ratio: float | None = None  # share of time that the device reports itself busy, 0..1
+    # Limits in force at this instant (empty: asked, none set); None: not readable
     causes: frozenset[Cause] | None = None
+    # The driver's cumulative time under each limit, ns. That of `unexplained` is a difference of
+    # counters and may fall; only its rises mean anything.
     limited_ns: Mapping[Cause, int] = field(default_factory=dict)
+    # Board power as the mean of the last second, W; never used as `power_w` where that is the power
+    # at this instant
     power_average_w: float | None = None
-    temperature_memory_c: float | None = None
-    memory_reserved_bytes: int | None = None
-    power_limit_w: float | None = None
+    temperature_memory_c: float | None = None  # memory temperature, degrees C
+    memory_reserved_bytes: int | None = None  # device memory that the driver keeps for itself
+    power_limit_w: float | None = None  # power limit in force now
+    # Clock of each compute die (AMD: XCD) of a GPU that has several, in the driver's order, at most
+    # `MOST_DIES`, MHz; None of one that gives none. 0 is a clock that is switched off.
     die_clocks_mhz: tuple[float | None, ...] = ()
 
 
@@ -172,35 +159,24 @@ class SensorTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldProbe:
-    """What one question to a driver gave, asked several times in a row.
+    """The result of one driver call, made several times in a row."""
 
-    Attributes:
-        operation: The vendor's name of the call, with what tells it from its like
-            ("nvmlDeviceGetFieldValues[186]").
-        feeds: The field of `DeviceReading` or `GpuInfo` that it is for, a counter with its cause
-            ("limited_ns.power_cap"); None where its answer is not used, only known.
-        source: Which of several ways to get that field it is ("v2"); None where there is one.
-        used: Whether the field comes from this way now.
-        error: The driver's words if it did not answer; None if it did.
-        error_code: Its code then.
-        value: The last answer, as the driver gave it.
-        unit: The driver's own unit of it.
-        calls_count: How often it was asked.
-        call_p50_ns: Median time of a call.
-        call_p99_ns: 99th percentile of it (the slowest, under 100 calls).
-    """
-
+    # The vendor's name of the call, with its distinguishing argument
+    # ("nvmlDeviceGetFieldValues[186]")
     operation: str
+    # The field of `DeviceReading` or `GpuInfo` that it is for, a counter with its cause
+    # ("limited_ns.power_cap"); None where its answer is not used
     feeds: str | None
+    # Which of several methods for that field it is ("v2"); None where there is one
     source: str | None = None
-    used: bool = False
-    error: str | None = None
-    error_code: int | None = None
-    value: float | None = None
-    unit: str = ""
+    used: bool = False  # whether the field comes from this call now
+    error: str | None = None  # the driver's words if it did not answer; None if it did
+    error_code: int | None = None  # its code then
+    value: float | None = None  # the last answer, as the driver gave it
+    unit: str = ""  # the driver's own unit of it
     calls_count: int = 0
-    call_p50_ns: int | None = None
-    call_p99_ns: int | None = None
+    call_p50_ns: int | None = None  # median time of a call
+    call_p99_ns: int | None = None  # 99th percentile of it (the slowest, under 100 calls)
 
     @property
     def answers(self) -> bool:
@@ -218,36 +194,25 @@ class ReadScope(StrEnum):
     FULL = "full"
 
 
-# The GPUs that a back end sees, each with one look at its sensors: what `devices` shows.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryEntry:
-    """One GPU: what it is, one look at its sensors, or why there is none.
-
-    Attributes:
-        info: What it is.
-        reading: The look; None where it failed.
-        error: Why it failed.
-        probes: What each call for it gives, and at what price; empty where the back end does not
-            say.
-        buffered_period_ns: How far apart the values of a field are that the driver keeps itself.
-        nvidia_smi: The fields that nvidia-smi gives, in our units; None where it was not asked, or
-            does not know this GPU.
-        processes: Those that the driver lists on it; None where it does not say.
-    """
+    """One GPU with one read of its sensors, or the error."""
 
     info: GpuInfo
-    reading: DeviceReading | None = None
-    error: str | None = None
+    reading: DeviceReading | None = None  # None where the read failed
+    error: str | None = None  # why it failed
+    # Result and cost of each call for it; empty where the back end has none
     probes: tuple[FieldProbe, ...] = ()
+    # Time between two values of a field that the driver itself buffers
     buffered_period_ns: Mapping[str, int] = field(default_factory=dict)
+    # The fields by nvidia-smi, in our units; None where it was not asked, or does not know this GPU
     nvidia_smi: Mapping[str, float] | None = None
+    # Those that the driver lists on it; None where it does not say
     processes: tuple[GpuProcess, ...] | None = None
 
     @property
     def failure(self) -> str | None:
-        """Why the look failed, naming the GPU; None if it did not."""
+        """Why the read failed, naming the GPU; None if it did not."""
         name = f"GPU {self.info.gpu}"
         if self.error is None or self.error.startswith(name):
             return self.error
@@ -256,36 +221,23 @@ class InventoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """What is seen from here of the processes on the GPUs, by which traces find theirs.
+    """Which processes on the GPUs are visible, by which traces find their GPUs."""
 
-    Attributes:
-        listed_count: How many the driver lists; None where it does not say.
-        seen_count: How many of these /proc shows.
-        environments: Whether the environments of others' processes can be read.
-        own_namespace: Whether this is a pid namespace other than the machine's first; None: not
-            known.
-    """
-
-    listed_count: int | None = None
-    seen_count: int = 0
-    environments: bool = False
+    listed_count: int | None = None  # how many the driver lists; None where it does not say
+    seen_count: int = 0  # how many of these /proc shows
+    environments: bool = False  # whether the environments of others' processes can be read
+    # Whether this is a pid namespace other than the machine's first; None: not known
     own_namespace: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All GPUs that one back end sees.
-
-    Attributes:
-        backend, driver, simulated: As in `SampleSet`.
-        gpus: In the back end's order.
-        chosen: Why this back end was taken, for people; None where it was named.
-        processes: What is seen of the processes; None where that was not looked at.
-    """
+    """All GPUs that one back end sees."""
 
     backend: str
     driver: str | None
     simulated: bool
-    gpus: tuple[InventoryEntry, ...]
-    chosen: str | None = None
+    gpus: tuple[InventoryEntry, ...]  # in the back end's order
+    chosen: str | None = None  # why this back end was taken, for people; None where it was named
+    # Visibility of the processes; None where that was not checked
     processes: ProcessView | None = None

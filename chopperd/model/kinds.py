@@ -103,8 +103,8 @@ REPORTED_CAUSES: Final = tuple(cause for cause in Cause if cause is not Cause.UN
 #: Hardware protections.
 PROTECTIONS: Final = (Cause.HW_THERMAL, Cause.POWER_BRAKE)
 _PROTECTION_BITS: Final = sum(cause.bit for cause in PROTECTIONS)
-#: What counts for nothing beside a hardware protection: the generic bit that the driver sets with
-#: it, and software limits, since a brake holds the clock whatever they say.
+#: Ignored while a hardware protection is set: the generic bit that the driver sets with it, and
+#: software limits, which don't matter while a brake holds the clock.
 OUTRANKED: Final = (Cause.HW_SLOWDOWN, Cause.POWER_CAP, Cause.THERMAL)
 _OUTRANKED_BITS: Final = sum(cause.bit for cause in OUTRANKED)
 
@@ -115,7 +115,7 @@ def has_protection(causes: "Int64s") -> "Int64s":
 
 
 def ranked(causes: "Int64s") -> "Int64s":
-    """The bit sets without what a hardware protection set beside it outranks: (...) int64.
+    """The bit sets without bits that a hardware protection in the same set outranks: (...) int64.
 
     Source: DESIGN.md section 2, "Cause".
     """

@@ -1,6 +1,6 @@
-"""What the agent knows of its node right now: what metrics, status and pages are made from.
+"""The state of a node right now, from which metrics, status and pages are made.
 
-A value that is not known, or no longer fresh, is None; it is never repeated from before.
+A value that is not known, or no longer fresh, is None; an old one is never repeated.
 """
 
 from collections.abc import Mapping
@@ -13,26 +13,17 @@ from chopperd.model.kinds import Cause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTotals:
-    """Integrals of one GPU since the ring was made; monotone; None is "never known".
+    """Integrals of one GPU since the ring was made; monotone; None is "never known"."""
 
-    Attributes:
-        sm_cycles: SM cycles over sampled time.
-        sampled_s: Time between samples close enough to integrate over.
-        busy_s: Time that the GPU reported itself busy.
-        busy_sm_cycles: SM cycles over busy, sampled time.
-        busy_sampled_s: Busy time with known clock.
-        energy_j: Energy by the driver's counter.
-        limited_s: Time under each limit by the driver's counters.
-        lost_s: Live ceiling loss against the highest SM clock, by cause.
-    """
-
-    sm_cycles: float | None = None
-    sampled_s: float | None = None
-    busy_s: float | None = None
-    busy_sm_cycles: float | None = None
-    busy_sampled_s: float | None = None
-    energy_j: float | None = None
+    sm_cycles: float | None = None  # SM cycles over sampled time
+    sampled_s: float | None = None  # time between samples close enough to integrate over
+    busy_s: float | None = None  # time that the GPU reported itself busy
+    busy_sm_cycles: float | None = None  # SM cycles over busy, sampled time
+    busy_sampled_s: float | None = None  # busy time with known clock
+    energy_j: float | None = None  # energy by the driver's counter
+    # Time under each limit by the driver's counters
     limited_s: Mapping[Cause, float] = field(default_factory=dict)
+    # Live ceiling loss against the highest SM clock, by cause
     lost_s: Mapping[Cause, float] = field(default_factory=dict)
 
 
@@ -81,62 +72,48 @@ class DiesLive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLive:
-    """One GPU now.
-
-    Attributes:
-        info: What it is.
-        up: Whether it answers: its newest sample is fresh and the driver does not say it is lost.
-        last_sample_unix_ns: Time of its newest sample; None before the first.
-        reading: Its newest values; fields that are not fresh are None (all, where it is not up).
-            The power limit is that of the start where the driver does not tell it again.
-        totals: Integrals; they stay where they are while it is not up.
-        excess_s: Live loss against its peers; None while fewer than four of one model are busy.
-        excess_ratio: The same in the last whole window of 10 s, as a share of sampled time; None
-            where it was not busy then, too.
-        residency_s: Sampled time in each clock bucket, by the bucket's upper edge in MHz:
-            tenths of the highest SM clock, then infinity; empty where that clock is not known,
-            and while no time was sampled.
-        ticks_count, missed_count, failed_count, lost_count: Reads made, not made, failed; losses.
-        driver_s: Time in driver calls.
-        driver_fast_s, driver_full_s: The same by how much was read.
-        asked_hz: Rate asked for; None while no sampler has said it.
-        kept_hz: Rate that is kept now; None where the GPU is not up.
-        hung: The driver call that hangs; None if there is none.
-        drops: Drops of its busy clock; None while clock and busyness were never known.
-        pace: Why it is read at the rate kept: "asked", "budget", "idle", "burst" or "quiet".
-        timing: What was found of its sensors, by the name of the field in `DeviceReading`.
-        processes: Who uses it; None where that is not known, or not any more.
-        trouble: What the driver knows to be wrong with it, for people.
-        driver_rare_s: Time in driver calls that are not part of sampling.
-        invalid_count: Values dropped as impossible.
-        dies: Its dies; None where it tells no clocks of several, or none that are fresh.
-    """
+    """One GPU now."""
 
     info: GpuInfo
+    # Whether it answers: its newest sample is fresh and the driver does not say it is lost
     up: bool
-    last_sample_unix_ns: int | None
+    last_sample_unix_ns: int | None  # time of its newest sample; None before the first
+    # Its newest values; fields that are not fresh are None (all, where it is not up). The power
+    # limit is that of the start where the driver does not report it again.
     reading: DeviceReading
-    totals: LiveTotals | None
+    totals: LiveTotals | None  # integrals, which do not change while it is not up
+    # Live loss against its peers; None while fewer than four of one model are busy
     excess_s: float | None
+    # Sampled time in each clock bucket, by the bucket's upper edge in MHz: tenths of the highest SM
+    # clock, then infinity; empty where that clock is not known, and while no time was sampled
     residency_s: Mapping[float, float]
+    # Reads made, not made, failed; losses
     ticks_count: int
     missed_count: int
     failed_count: int
     lost_count: int
-    driver_s: float
-    asked_hz: float | None
-    kept_hz: float | None
-    hung: HungCall | None
+    driver_s: float  # time in driver calls
+    asked_hz: float | None  # configured rate; None before a sampler has reported it
+    kept_hz: float | None  # achieved rate; None where the GPU is not up
+    hung: HungCall | None  # the driver call that hangs; None if there is none
+    # Time in driver calls by how much was read
     driver_fast_s: float = 0.0
     driver_full_s: float = 0.0
+    # Live loss against its peers in the last whole window of 10 s, as a share of sampled time; None
+    # also where it was not busy then
     excess_ratio: float | None = None
+    # Drops of its busy clock; None while clock and busyness were never known
     drops: DropTotals | None = None
+    # Reason of the achieved rate: "asked", "budget", "idle", "burst" or "quiet"
     pace: str = "asked"
+    # What was found of its sensors, by the name of the field in `DeviceReading`
     timing: Mapping[str, SensorTiming] = field(default_factory=dict)
+    # Who uses it; None where that is not known, or not any more
     processes: tuple[GpuProcess, ...] | None = None
-    trouble: str | None = None
-    driver_rare_s: float = 0.0
-    invalid_count: int = 0
+    trouble: str | None = None  # a fault that the driver reports, for people
+    driver_rare_s: float = 0.0  # time in driver calls that are not part of sampling
+    invalid_count: int = 0  # values dropped as impossible
+    # Its dies; None where it has no clocks of several dies, or no fresh ones
     dies: DiesLive | None = None
 
 
@@ -252,21 +229,16 @@ class AnalysisLive:
 class TracedTotals:
     """Sums over the captures of one GPU since the agent started, s; they never fall.
 
-    There only while the newest capture is recent enough to stand for now.
-
-    Attributes:
-        window_s: Window time by waterfall row.
-        lost_s: Ceiling loss by cause.
-        kernel_s, kernel_lost_s: Kernel time and its loss by class.
-        last_capture_unix_ns: When the newest capture ended.
-        compute_ratio: The share of compute in that capture's busy time; None where not known.
+    Present only while the newest capture is recent enough to represent the present.
     """
 
-    window_s: Mapping[str, float] = field(default_factory=dict)
-    lost_s: Mapping[Cause, float] = field(default_factory=dict)
+    window_s: Mapping[str, float] = field(default_factory=dict)  # window time by waterfall row
+    lost_s: Mapping[Cause, float] = field(default_factory=dict)  # ceiling loss by cause
+    # Kernel time and its loss by class
     kernel_s: Mapping[str, float] = field(default_factory=dict)
     kernel_lost_s: Mapping[str, float] = field(default_factory=dict)
-    last_capture_unix_ns: int
+    last_capture_unix_ns: int  # when the newest capture ended
+    # The share of compute in that capture's busy time; None where not known
     compute_ratio: float | None = None
 
 
@@ -319,40 +291,27 @@ class SelfTestLive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """The node at one instant.
-
-    Attributes:
-        taken_unix_ns, taken_mono_ns: When it was taken.
-        started_unix_ns: When the agent started.
-        version, node: Program and host.
-        backend: Back end in use, or asked for; None if none is known.
-        backend_up: Whether any GPU of it is fresh.
-        chosen: Why this back end was taken, for people; None where it was named.
-        driver, simulated: Driver version; whether values come from a simulation.
-        gpus: In slot order; GPUs that went away stay with `up` False.
-        traced: By GPU label, for GPUs with a recent capture.
-        processes: By role.
-        self_test: What sampling costs the steps.
-        faults: Unexpected faults that parts of the agent outlived, since it started.
-    """
+    """The node at one instant."""
 
     taken_unix_ns: int
     taken_mono_ns: int
-    started_unix_ns: int
+    started_unix_ns: int  # when the agent started
     version: str
     node: str
-    backend: str | None
-    backend_up: bool
-    chosen: str | None = None
+    backend: str | None  # back end in use, or asked for; None if none is known
+    backend_up: bool  # whether any of its GPUs has a fresh sample
+    chosen: str | None = None  # why this back end was taken, for people; None where it was named
     driver: str | None
     simulated: bool
-    gpus: tuple[GpuLive, ...]
+    gpus: tuple[GpuLive, ...]  # in slot order; GPUs that went away remain, with `up` False
     sampler: SamplerLive
     pause: Pause | None = None
     archive: ArchiveLive = field(default_factory=ArchiveLive)
     store: StoreLive = field(default_factory=StoreLive)
     analysis: AnalysisLive = field(default_factory=AnalysisLive)
+    # By GPU label, for GPUs with a recent capture
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
-    processes: Mapping[str, ProcessLive] = field(default_factory=dict)
-    self_test: SelfTestLive = field(default_factory=SelfTestLive)
+    processes: Mapping[str, ProcessLive] = field(default_factory=dict)  # by role
+    self_test: SelfTestLive = field(default_factory=SelfTestLive)  # what sampling costs the steps
+    # Unexpected faults that parts of the agent outlived, since it started
     faults: Mapping[GuardedPart, int] = field(default_factory=dict)

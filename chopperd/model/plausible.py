@@ -1,4 +1,4 @@
-"""Which readings can be believed: bounds of values, and of rises of cumulative counters."""
+"""Plausible readings: bounds of values, and of the rises of cumulative counters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ THRESHOLD_C: Final = Bounds(1, 200)
 ENERGY_J: Final = Bounds(0, 1e14)
 MEMORY_BYTES: Final = Bounds(0, 1 << 50)
 RATIO: Final = Bounds(0, 1)
-# Counters are kept in int64 and float64 columns; all-ones is a common "not available".
+# Counters are stored in int64 and float64 columns; all-ones is a common "not available".
 LIMITED_NS: Final = Bounds(0, (1 << 63) - 1)
 # Not a number: every pattern means something, but for all ones.
 BITS: Final = Bounds(0, (1 << 64) - 2)
@@ -86,8 +86,6 @@ def most_limited_ns(apart_ns: Span) -> Span:
     """The highest rise of a counter of time under a limit between reads so far apart, ns."""
     return apart_ns * _MOST_LIMITED_RATIO + _LATE_NS
 
-
-# Follows a driver's cumulative counter of energy over whatever is not energy.
 
 #: A counter that goes on elsewhere for so long has moved there.
 MOVED_NS: Final = NS_PER_S // 2

@@ -1,4 +1,4 @@
-"""What a trace says of its run, and which GPU each of its devices is, as a user says."""
+"""The identity of a trace's run, and the user's map from its devices to GPUs."""
 
 import re
 from dataclasses import dataclass
@@ -6,26 +6,16 @@ from typing import Final
 
 from chopperd.errors import ConfigError
 
-# What a trace says of the run that it is of; no more than the agent needs at its start.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
-    """A process group that a rank is in, as torch names it in `distributedInfo.pg_config`.
+    """A process group that a rank is in, as torch names it in `distributedInfo.pg_config`."""
 
-    Attributes:
-        name: `pg_name`: a count that all ranks of a job agree on, or a hash of the ranks.
-        size: The number of its ranks.
-        first: Its lowest rank.
-        stride: From each rank to the next; None where they are not evenly spaced.
-        digest: CRC-32 of all its ranks.
-    """
-
-    name: str
-    size: int
-    first: int
-    stride: int | None
-    digest: int
+    name: str  # `pg_name`: a count that all ranks of a job agree on, or a hash of the ranks
+    size: int  # the number of its ranks
+    first: int  # its lowest rank
+    stride: int | None  # from each rank to the next; None where they are not evenly spaced
+    digest: int  # CRC-32 of all its ranks
 
     def holds(self, rank: int) -> bool:
         """Whether a rank is certainly in the group."""
@@ -37,16 +27,9 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """What a trace says of the run that it is of; `correlate.runs` compares it with others.
+    """What a trace says about its run; `correlate.identity.runs` compares it with others."""
 
-    Attributes:
-        run, rank, world_size, backend, groups, trace_id, host_name: As of `TraceMeta`.
-        begin_unix_ns, end_unix_ns: First and last device record, else of its steps; None without
-            an anchor.
-        steps: (number, start in Unix ns) of some steps that the job numbers itself, in order, and
-            the end of the last one as a further start; empty where there are none.
-    """
-
+    # As in `TraceMeta`.
     run: str | None = None
     rank: int | None = None
     world_size: int | None = None
@@ -54,12 +37,13 @@ class RunIdentity:
     groups: tuple[ProcessGroup, ...] | None = None
     trace_id: str | None = None
     host_name: str | None = None
+    # First and last device record, else of its steps; None without an anchor
     begin_unix_ns: int | None = None
     end_unix_ns: int | None = None
+    # (number, start in Unix ns) of some steps that the job numbers itself, in order, and the end of
+    # the last one as a further start; empty where there are none
     steps: tuple[tuple[int, int], ...] = ()
 
-
-# Which GPU each device of a trace is, as a user says; light, as the configuration reads it.
 
 _PCI_ORDER: Final = "pci"
 _ENTRY: Final = re.compile(r"(?:(\d{1,9}):)?(\d{1,9})\s*=\s*(\S.*)", re.ASCII)
@@ -67,27 +51,20 @@ _ENTRY: Final = re.compile(r"(?:(\d{1,9}):)?(\d{1,9})\s*=\s*(\S.*)", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMap:
-    """Which GPU each trace device is, as a user says.
+    """The user's map from trace devices to GPUs."""
 
-    Attributes:
-        entries: Rank (None: of any), device number, and the GPU's label, UUID or PCI bus id.
-        pci_order: Whether devices are numbered in the order of PCI bus ids.
-    """
-
+    # Rank (None: of any), device number, and the GPU's label, UUID or PCI bus id
     entries: tuple[tuple[int | None, int, str], ...] = ()
-    pci_order: bool = False
+    pci_order: bool = False  # whether devices are numbered in the order of PCI bus ids
 
     def named(self, rank: int | None, device: int, *, any_rank: bool) -> str | None:
-        """What is said of a device; what is said of its rank goes before what is said of any.
+        """The GPU of a device (its number in the trace) of a rank, None if unknown.
 
-        Args:
-            rank: The trace's; None if unknown.
-            device: Its number in the trace.
-            any_rank: Whether what is said of no rank counts.
+        An entry for the rank precedes one for any rank, which counts only with `any_rank`.
         """
-        said = {(of, number): gpu for of, number, gpu in self.entries}
-        own = said.get((rank, device)) if rank is not None else None
-        return own or (said.get((None, device)) if any_rank else None)
+        gpus = {(of, number): gpu for of, number, gpu in self.entries}
+        own = gpus.get((rank, device)) if rank is not None else None
+        return own or (gpus.get((None, device)) if any_rank else None)
 
 
 def device_map_of(text: str, name: str) -> DeviceMap:

@@ -1,7 +1,7 @@
-"""Text that was written by others, made safe to show.
+"""Escapes text from other sources, so that it is safe to show.
 
-A terminal obeys some characters, editors and terminals show some lines in another order than they
-have, and a spreadsheet computes cells that begin like a formula.
+Terminals obey control characters, bidirectional ones change the order of a line, and spreadsheets
+compute cells that begin like a formula.
 """
 
 import re
@@ -21,7 +21,7 @@ _FORMULA: Final = ("=", "+", "-", "@")
 def visible_lines(text: str) -> str:
     r"""The text with every unsafe character but line feeds as its JSON escape (`\u001b`).
 
-    In JSON such characters stand in strings only, so the text stays the same JSON.
+    In JSON such characters occur in strings only, so the text remains the same JSON.
     """
     return _UNSAFE.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text)
 

@@ -42,33 +42,25 @@ VISIBLE_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSamples:
-    """All samples of one GPU, one row a sample, sorted by strictly rising time.
-
-    Attributes:
-        gpu: Whose samples these are.
-        t_unix_ns: (n,) int64, middle of the driver call.
-        sm_clock_mhz: (n,) float64; NaN where the clock was not reported.
-        read_span_ns: (n,) int64, length of the driver call (0 where a file does not say).
-        causes: (n,) int64 bit set of `Cause`; 0: read and none set; `UNKNOWN.bit`: not readable.
-        mem_clock_mhz, power_w, energy_j, temperature_c, memory_used_bytes, activity_ratio:
-            (n,) float64, NaN where not reported or not read at this tick.
-        limited_ns: For each cause with a cumulative driver counter, (n,) float64; NaN where absent.
-        die_clocks_mhz: (n, d) float64, the clock of each compute die of a GPU that has several, NaN
-            where absent; None where none was ever reported.
-    """
+    """All samples of one GPU, one row a sample, sorted by strictly rising time."""
 
     gpu: GpuInfo
-    t_unix_ns: Int64s
-    sm_clock_mhz: Float64s
-    read_span_ns: Int64s
+    t_unix_ns: Int64s  # middle of the driver call
+    sm_clock_mhz: Float64s  # NaN where the clock was not reported
+    read_span_ns: Int64s  # length of the driver call (0 where a file does not say)
+    # (n,) int64 bit set of `Cause`; 0: read and none set; `UNKNOWN.bit`: not readable
     causes: Int64s
+    # The rest is NaN where not reported or not read at this tick.
     mem_clock_mhz: Float64s
     power_w: Float64s
     energy_j: Float64s
     temperature_c: Float64s
     memory_used_bytes: Float64s
     activity_ratio: Float64s
+    # For each cause with a cumulative driver counter, (n,) float64; NaN where absent
     limited_ns: Mapping[Cause, Float64s] = field(default_factory=dict)
+    # (n, d) float64, the clock of each compute die of a GPU that has several, NaN where absent;
+    # None where none was ever reported
     die_clocks_mhz: Float64s | None = None
 
     def __len__(self) -> int:
@@ -78,33 +70,26 @@ class GpuSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRow:
-    """A process that held a GPU or that `record` started, as it was seen while it lived.
+    """A process that held a GPU or that `record` started, as it was seen while it lived."""
 
-    Attributes:
-        pid: Its pid as the driver or a parent knows it.
-        ns_pids: Its pid in each pid namespace, from that of who read it to its own, which is what
-            it writes into its traces; empty where /proc did not show the process.
-        started_unix_ns: Its start, which tells it from another of its pid; None where /proc did
-            not show it.
-        gone_unix_ns: When it was first found gone; None while it was there.
-        listed_unix_ns: When a driver last listed it on a GPU; None if none did.
-        gpus: The GPUs that it held at any time, by UUID or label, each with the most memory seen
-            in bytes; None where the driver does not say how much.
-        visible: Those variables of its environment that choose or order GPUs (`VISIBLE_NAMES`);
-            None if it could not be read.
-        hosts: What the machine is called as the process sees it; empty if not known.
-        container: Whether it has a file system of its own; None if not known.
-    """
-
-    pid: int
+    pid: int  # its pid as the driver or a parent knows it
+    # Its pid in each pid namespace, from that of who read it to its own, which is what it writes
+    # into its traces; empty where /proc did not show the process
     ns_pids: tuple[int, ...] = ()
+    # Its start, which distinguishes it from another process of its pid; None where /proc did not
+    # show it
     started_unix_ns: int | None = None
-    gone_unix_ns: int | None = None
-    listed_unix_ns: int | None = None
+    gone_unix_ns: int | None = None  # when it was first found gone; None while it was there
+    listed_unix_ns: int | None = None  # when a driver last listed it on a GPU; None if none did
+    # The GPUs that it held at any time, by UUID or label, each with the most memory seen in bytes;
+    # None where the driver does not say how much
     gpus: Mapping[str, int | None] = field(default_factory=dict)
+    # Those variables of its environment that choose or order GPUs (`VISIBLE_NAMES`); None if it
+    # could not be read
     visible: Mapping[str, str] | None = None
+    # Names of the machine as the process sees it; empty if not known
     hosts: tuple[str, ...] = ()
-    container: bool | None = None
+    container: bool | None = None  # whether it has a file system of its own; None if not known
 
     @property
     def own_pid(self) -> int:
@@ -119,30 +104,18 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSet:
-    """Samples of all GPUs of a node over one recording.
+    """Samples of all GPUs of a node over one recording."""
 
-    Attributes:
-        gpus: One entry a GPU, in label order.
-        asked_hz: Rate that was asked for; None if the file does not say.
-        started_unix_ns: Start of the recording; None if the file does not say.
-        simulated: Whether any value came from a simulation.
-        backend: Name of the back end that read the values ("nvml", "simulated", "file", ...).
-        driver: Driver version, where known.
-        node: Host name, where known.
-        triples: Clock triples taken while sampling, rising; empty for foreign files.
-        processes: Who held the GPUs, and when.
-        source: Where the samples come from, for people (a path, "live").
-        notes: What is to be read with care about them.
-    """
-
-    gpus: tuple[GpuSamples, ...]
-    asked_hz: float | None = None
-    started_unix_ns: int | None = None
-    simulated: bool = False
+    gpus: tuple[GpuSamples, ...]  # one entry a GPU, in label order
+    asked_hz: float | None = None  # rate that was asked for; None if the file does not say
+    started_unix_ns: int | None = None  # start of the recording; None if the file does not say
+    simulated: bool = False  # whether any value came from a simulation
+    # Name of the back end that read the values ("nvml", "simulated", "file", ...)
     backend: str = "file"
-    driver: str | None = None
-    node: str | None = None
+    driver: str | None = None  # driver version, where known
+    node: str | None = None  # host name, where known
+    # Clock triples taken while sampling, rising; empty for foreign files
     triples: tuple[TimeTriple, ...] = ()
-    processes: tuple[ProcessRow, ...] = ()
-    source: str = ""
-    notes: "tuple[Note, ...]" = ()
+    processes: tuple[ProcessRow, ...] = ()  # who held the GPUs, and when
+    source: str = ""  # where the samples come from, for people (a path, "live")
+    notes: "tuple[Note, ...]" = ()  # what to read with care

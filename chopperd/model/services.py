@@ -1,4 +1,4 @@
-"""What the agent offers to those who answer for it (`api`): narrow protocols, no implementation.
+"""The agent's services for the API: narrow protocols, no implementation.
 
 All methods may be called from any thread and may block on disk; none waits for the sampler or
 the worker.
@@ -49,7 +49,7 @@ class StepSource(Protocol):
         ...
 
     def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
-        """The rows of one step number on all devices, of each job and run that has it."""
+        """The rows of a step number on all devices, in all jobs and runs."""
         ...
 
     def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
@@ -92,7 +92,7 @@ class Upload(Protocol):
         """The trace as it was taken in, and whether it is new (False: the same bytes were known).
 
         Raises:
-            IngestError: It can't be kept.
+            IngestError: It can't be stored.
         """
         ...
 
@@ -142,12 +142,12 @@ class SampleSource(Protocol):
     def between(
         self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
     ) -> SampleSet | None:
-        """All samples of a time, of all GPUs or those of the labels; None if none were kept."""
+        """All samples of a time, of all GPUs or those of the labels; None without any."""
         ...
 
 
 class Bursts(Protocol):
-    """Sampling faster for a while, so that what is captured meanwhile finds samples enough."""
+    """Sampling faster for a while, so that a capture has enough samples."""
 
     def burst(self, seconds: float) -> None:
         """Sample at the burst rate from now on; it ends by itself."""

@@ -49,34 +49,21 @@ class DType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """A stated dense peak of matrix kernels.
+    """A stated dense peak of matrix kernels."""
 
-    Attributes:
-        flops_per_s: The rate as stated.
-        flops_per_cycle: Of one SM or CU.
-        sm_clock_mhz: The clock that the rate is stated at; None where no document says.
-    """
-
-    flops_per_s: float
-    flops_per_cycle: int
-    sm_clock_mhz: float | None
+    flops_per_s: float  # the rate as stated
+    flops_per_cycle: int  # of one SM or CU
+    sm_clock_mhz: float | None  # the clock that the rate is stated at; None where no document says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """What a vendor states of a product.
+    """What a vendor states of a product."""
 
-    Attributes:
-        product: What is meant by it.
-        units: SMs or CUs of what the driver calls one GPU.
-        peaks: By element type.
-        source: The document.
-    """
-
-    product: str
-    units: int
-    peaks: Mapping[DType, Peak]
-    source: str
+    product: str  # what is meant by it
+    units: int  # SMs or CUs of what the driver calls one GPU
+    peaks: Mapping[DType, Peak]  # by element type
+    source: str  # the document
 
 
 def _peaks(

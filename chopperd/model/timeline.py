@@ -89,51 +89,35 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWindow:
-    """The stretch of device time that belongs to one step.
+    """The stretch of device time that belongs to one step."""
 
-    Attributes:
-        step: Index into `Timeline.steps`.
-        start_ns, end_ns: Half-open; consecutive windows of a device and a profiler cycle abut.
-        tail: Whether it is the last of its cycle, which ends at its last record.
-    """
-
-    step: int
+    step: int  # index into `Timeline.steps`
+    # Half-open; consecutive windows of a device and a profiler cycle abut
     start_ns: int
     end_ns: int
-    tail: bool
+    tail: bool  # whether it is the last of its cycle, which ends at its last record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostActivity:
-    """When one host thread was in a call that explains an idle device.
+    """When one host thread was in a call that explains an idle device."""
 
-    Attributes:
-        allocator: In device memory allocation or release (cudaMalloc, hipFree, cuMemMap, ...).
-        data: Waiting for data (DataLoader and the configured patterns).
-        sync: In a synchronise call.
-    """
-
+    # In device memory allocation or release (cudaMalloc, hipFree, cuMemMap, ...)
     allocator: Intervals
-    data: Intervals
-    sync: Intervals
+    data: Intervals  # waiting for data (DataLoader and the configured patterns)
+    sync: Intervals  # in a synchronise call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockDrift:
-    """How launches and device records of a trace drift apart.
+    """How launches and device records of a trace drift apart."""
 
-    Attributes:
-        ratio: By how much the device's clock runs faster than the host's.
-        low_ratio, high_ratio: 99 % interval.
-        span_ns: Time over which it was seen.
-        launch_count: Launches onto an idle device.
-    """
-
-    ratio: float
+    ratio: float  # by how much the device's clock runs faster than the host's
+    # 99 % interval
     low_ratio: float
     high_ratio: float
-    span_ns: int
-    launch_count: int
+    span_ns: int  # time over which it was seen
+    launch_count: int  # launches onto an idle device
 
     @property
     def apart_ns(self) -> int:
@@ -148,58 +132,40 @@ class ClockDrift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimeline:
-    """One device of one trace: its records sorted by (start_ns, end_ns), one row each.
+    """One device of one trace: its records sorted by (start_ns, end_ns), one row each."""
 
-    Attributes:
-        device: The trace's device number.
-        start_ns, end_ns: (n,) int64.
-        stream: (n,) int64.
-        kernel_class: (n,) int8, `KernelClass`.
-        copy_direction: (n,) int8, `CopyDirection`.
-        family: (n,) int32, index into `Timeline.families`.
-        step: (n,) int32, index into `Timeline.steps` of the step that launched it; -1 none.
-        call_start_ns, call_end_ns: (n,) int64, the launching runtime call; meaningless if unlinked.
-        call_thread: (n,) int32, index into `Timeline.host_activity`; -1 when unlinked.
-        copied_bytes: (n,) int64, of a copy or fill; -1 unknown.
-        collective: (n,) int32, index into `Timeline.collectives`; -1 none or unknown.
-        operation: (n,) int32, index into `Timeline.operations`: the innermost operator around the
-            launch, of collectives the annotation that says which; -1 unknown.
-        layer: (n,) int32, index into `Timeline.layers`; -1 unknown.
-        phase: (n,) int8, `Phase`.
-        flops: (n,) float64, floating point operations of the operator whose work the record is, put
-            on one record an operator; NaN for the others and where unknown.
-        matrix_dtype: (n,) int8, `DType` of the inputs on all gemm and attention kernels of an
-            operator whose work is known; `NONE` on others.
-        main_stream: Stream with the most compute time in the file.
-        windows: Steps with work on this device, in order.
-        unrecorded: Time between neighbours in launch order of which at least one launch has no
-            record, where idleness can't be told from work.
-        early_count: Records that start before the call of their correlation id.
-        drift: How its clock and the host's drift apart, where that was looked for and can be told.
-    """
-
-    device: int
+    device: int  # the trace's device number
     start_ns: Int64s
     end_ns: Int64s
     stream: Int64s
-    kernel_class: Int8s
-    copy_direction: Int8s
-    family: Int32s
-    step: Int32s
+    kernel_class: Int8s  # `KernelClass`
+    copy_direction: Int8s  # `CopyDirection`
+    family: Int32s  # index into `Timeline.families`
+    step: Int32s  # index into `Timeline.steps` of the step that launched it; -1 none
+    # the launching runtime call; meaningless if unlinked
     call_start_ns: Int64s
     call_end_ns: Int64s
-    call_thread: Int32s
-    copied_bytes: Int64s
-    collective: Int32s
+    call_thread: Int32s  # index into `Timeline.host_activity`; -1 when unlinked
+    copied_bytes: Int64s  # of a copy or fill; -1 unknown
+    collective: Int32s  # index into `Timeline.collectives`; -1 none or unknown
+    # index into `Timeline.operations`: the innermost operator around the launch, of
+    # collectives the annotation that says which; -1 unknown
     operation: Int32s
-    layer: Int32s
-    phase: Int8s
+    layer: Int32s  # index into `Timeline.layers`; -1 unknown
+    phase: Int8s  # `Phase`
+    # floating point operations of the operator whose work the record is, put on one
+    # record an operator; NaN for the others and where unknown
     flops: Float64s
+    # `DType` of the inputs on all gemm and attention kernels of an operator whose work
+    # is known; `NONE` on others
     matrix_dtype: Int8s
-    main_stream: int
-    windows: tuple[DeviceWindow, ...]
+    main_stream: int  # stream with the most compute time in the file
+    windows: tuple[DeviceWindow, ...]  # steps with work on this device, in order
+    # Time between neighbours in launch order of which at least one launch has no record: it may be
+    # idle or busy
     unrecorded: Intervals
-    early_count: int = 0
+    early_count: int = 0  # records that start before the call of their correlation id
+    # How its clock and the host's drift apart, where that could be measured
     drift: ClockDrift | None = None
 
     def __len__(self) -> int:
@@ -209,23 +175,16 @@ class DeviceTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWork:
-    """What the operators of a trace did on the host, one row each, in order of their starts.
+    """What the operators of a trace did on the host, one row each, in order of their starts."""
 
-    Attributes:
-        operation: (n,) int32, index into `operations`.
-        layer: (n,) int32, index into `layers`; -1 unknown.
-        phase: (n,) int8, `Phase`.
-        own_ns: (n,) int64, for how long it ran and no operator in it did. Over all operators this
-            adds up to the time in which threads were in one.
-        operations, layers: Names.
-    """
-
-    operation: Int32s
-    layer: Int32s
-    phase: Int8s
+    operation: Int32s  # index into `operations`
+    layer: Int32s  # index into `layers`; -1 unknown
+    phase: Int8s  # `Phase`
+    # for how long it ran and no operator in it did. Over all operators this adds up to
+    # the time in which threads were in one.
     own_ns: Int64s
-    operations: tuple[str, ...]
-    layers: tuple[str, ...]
+    operations: tuple[str, ...]  # names
+    layers: tuple[str, ...]  # names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,37 +197,23 @@ class Framework:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Everything of one trace that the join needs.
+    """Everything of one trace that the join needs."""
 
-    Attributes:
-        steps: In time order.
-        step_source: What marked them.
-        accumulation: Markers per step (most common); None if unknown.
-        devices: By device number.
-        families: Names that `family` columns index: kernel names, normalised.
-        operations: Names that `operation` columns index.
-        layers: Names that `layer` columns index.
-        collectives: What `collective` columns index.
-        host_activity: One entry a thread, indexed as `Trace.threads`.
-        unlinked_records: Device records with no launch in the file.
-        launch_count, recorded_launch_count: Kernel launches, and those with a record.
-        framework: By evidence.
-        graph_records: Device records of unknown layer that were launched together with others.
-        host: What operators did on the host, where no device record tells of any work; else None.
-    """
-
-    steps: tuple[Step, ...]
-    step_source: StepSource
-    accumulation: int | None
-    devices: tuple[DeviceTimeline, ...]
-    families: tuple[str, ...]
-    operations: tuple[str, ...]
-    layers: tuple[str, ...]
-    collectives: tuple[Collective, ...]
-    host_activity: tuple[HostActivity, ...]
-    unlinked_records: int
+    steps: tuple[Step, ...]  # in time order
+    step_source: StepSource  # what marked them
+    accumulation: int | None  # markers per step (most common); None if unknown
+    devices: tuple[DeviceTimeline, ...]  # by device number
+    families: tuple[str, ...]  # names that `family` columns index: kernel names, normalised
+    operations: tuple[str, ...]  # names that `operation` columns index
+    layers: tuple[str, ...]  # names that `layer` columns index
+    collectives: tuple[Collective, ...]  # what `collective` columns index
+    host_activity: tuple[HostActivity, ...]  # one entry a thread, indexed as `Trace.threads`
+    unlinked_records: int  # device records with no launch in the file
+    # Kernel launches, and those with a record
     launch_count: int
     recorded_launch_count: int
-    framework: Framework
+    framework: Framework  # by evidence
+    # Device records of unknown layer that were launched together with others
     graph_records: int = 0
+    # What operators did on the host, where there are no device records; else None
     host: HostWork | None = None

@@ -59,39 +59,27 @@ class Collective:
     """What the profiler says of a collective: of this rank, in elements; None where it does not.
 
     Source: `args` of `record_param_comms` operators and of communication kernels.
-
-    Attributes:
-        name: As torch spells it ("allreduce", "_allgather_base").
-        dtype: c10's name of the element type ("BFloat16").
-        in_elements, out_elements: Elements that go in and come out.
-        group: Name of the process group. group_description: What the program calls it.
-        group_size: Its number of ranks.
-        ranks: The ranks in it, as text ("[0, 1]").
     """
 
-    name: str
-    dtype: str | None = None
+    name: str  # as torch spells it ("allreduce", "_allgather_base")
+    dtype: str | None = None  # c10's name of the element type ("BFloat16")
+    # Elements that go in and come out
     in_elements: int | None = None
     out_elements: int | None = None
-    group: str | None = None
-    group_description: str | None = None
-    group_size: int | None = None
-    ranks: str | None = None
+    group: str | None = None  # name of the process group
+    group_description: str | None = None  # the program's name for it
+    group_size: int | None = None  # its number of ranks
+    ranks: str | None = None  # the ranks in it, as text ("[0, 1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """The inputs of an operator as JSON text, one list entry an input; "" where not recorded.
+    """The inputs of an operator as JSON text, one list entry an input; "" where not recorded."""
 
-    Attributes:
-        dims: "Input Dims": a list of numbers a tensor, a list of such lists a list of tensors.
-        types: "Input type": c10's names ("c10::BFloat16", "Scalar", "").
-        values: "Concrete Inputs": texts of the inputs that are no tensors.
-    """
-
+    # "Input Dims": a list of numbers a tensor, a list of such lists a list of tensors
     dims: str = ""
-    types: str = ""
-    values: str = ""
+    types: str = ""  # "Input type": c10's names ("c10::BFloat16", "Scalar", "")
+    values: str = ""  # "Concrete Inputs": texts of the inputs that are no tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,30 +87,20 @@ class DeviceRecords:
     """Kernels, copies and fills: one row each, sorted by (start_ns, end_ns).
 
     Records that can't be right (no duration far outside the capture, negative or absurd duration)
-    are left out and counted in `Damage.invalid_records`; of equal records one is kept.
-
-    Attributes:
-        device: (n,) int32, the trace's own device number.
-        stream: (n,) int64; streams are keyed by (device, stream).
-        start_ns, end_ns: (n,) int64.
-        kind: (n,) int8, `RecordKind`.
-        name: (n,) int32.
-        correlation: (n,) int64; -1 absent or 0 (which Kineto writes for "none").
-        external_id: (n,) int64, "External id"; -1 absent or 0.
-        copied_bytes: (n,) int64; -1 not reported, or more than any machine has.
-        collective: (n,) int32, index into `Trace.collectives`; -1 without such metadata.
+    are left out and counted in `Damage.invalid_records`; equal records are one.
     """
 
-    device: Int32s
-    stream: Int64s
+    device: Int32s  # the trace's own device number
+    stream: Int64s  # streams are keyed by (device, stream)
+
     start_ns: Int64s
     end_ns: Int64s
-    kind: Int8s
+    kind: Int8s  # `RecordKind`
     name: Int32s
-    correlation: Int64s
-    external_id: Int64s
-    copied_bytes: Int64s
-    collective: Int32s
+    correlation: Int64s  # -1 absent or 0 (which Kineto writes for "none")
+    external_id: Int64s  # "External id"; -1 absent or 0
+    copied_bytes: Int64s  # -1 not reported, or more than any machine has
+    collective: Int32s  # index into `Trace.collectives`; -1 without such metadata
 
     def __len__(self) -> int:
         """The number of records."""
@@ -131,24 +109,16 @@ class DeviceRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeCalls:
-    """Runtime and driver API calls on the host (CUDA, HIP), sorted by start_ns.
+    """Runtime and driver API calls on the host (CUDA, HIP), sorted by start_ns."""
 
-    Attributes:
-        thread: (n,) int32, index into `Trace.threads`.
-        start_ns, end_ns: (n,) int64.
-        name: (n,) int32.
-        correlation: (n,) int64; -1 absent.
-        external_id: (n,) int64; -1 absent or 0.
-        size_bytes: (n,) int64, what it copies or allocates; -1 not reported (CUDA never does).
-    """
+    thread: Int32s  # index into `Trace.threads`
 
-    thread: Int32s
     start_ns: Int64s
     end_ns: Int64s
     name: Int32s
-    correlation: Int64s
-    external_id: Int64s
-    size_bytes: Int64s
+    correlation: Int64s  # -1 absent
+    external_id: Int64s  # -1 absent or 0
+    size_bytes: Int64s  # what it copies or allocates; -1 not reported (CUDA never does)
 
     def __len__(self) -> int:
         """The number of calls."""
@@ -160,32 +130,24 @@ class HostSpans:
     """Operators, annotations and calls of modules on the host, sorted by (start_ns, -end_ns).
 
     Modules ("nn.Module: Linear_0") are the Python functions that torch's profiler names so; other
-    Python functions are not kept.
-
-    Attributes:
-        thread: (n,) int32, index into `Trace.threads`.
-        start_ns, end_ns: (n,) int64.
-        name: (n,) int32.
-        kind: (n,) int8, `SpanKind`.
-        external_id: (n,) int64; -1 absent or 0.
-        sequence: (n,) int64, autograd's "Sequence number"; -1 absent. A forward operator and the
-            backward operators of its node have the same one.
-        forward_thread: (n,) int64, "Fwd thread id"; -1 absent, 0 on forward operators.
-        shapes: (n,) int32, index into `Trace.shapes`; -1 without, or where the operator's name
-            is none of those whose shapes are kept.
-        collective: (n,) int32, index into `Trace.collectives`; -1 without.
+    Python functions are left out.
     """
 
-    thread: Int32s
+    thread: Int32s  # index into `Trace.threads`
+
     start_ns: Int64s
     end_ns: Int64s
     name: Int32s
-    kind: Int8s
-    external_id: Int64s
+    kind: Int8s  # `SpanKind`
+    external_id: Int64s  # -1 absent or 0
+    # autograd's "Sequence number"; -1 absent. A forward operator and the backward
+    # operators of its node have the same one.
     sequence: Int64s
-    forward_thread: Int64s
+    forward_thread: Int64s  # "Fwd thread id"; -1 absent, 0 on forward operators
+    # index into `Trace.shapes`; -1 without, or where the operator's name is none
+    # of those whose shapes are read
     shapes: Int32s
-    collective: Int32s
+    collective: Int32s  # index into `Trace.collectives`; -1 without
 
     def __len__(self) -> int:
         """The number of spans."""
@@ -194,11 +156,7 @@ class HostSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpans:
-    """GPU-side annotation rows (`gpu_user_annotation`), sorted by start_ns.
-
-    Attributes:
-        device: (n,) int32. stream: (n,) int64. start_ns, end_ns: (n,) int64. name: (n,) int32.
-    """
+    """GPU-side annotation rows (`gpu_user_annotation`), sorted by start_ns."""
 
     device: Int32s
     stream: Int64s
@@ -213,19 +171,13 @@ class DeviceSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEnds:
-    """Ends of the arrows from forward operators to their backward ones (`fwdbwd`), by t_ns.
+    """Ends of the arrows from forward operators to their backward ones (`fwdbwd`), by t_ns."""
 
-    Attributes:
-        flow: (n,) int64, the arrow's own number: one start, one or more ends. -1 absent.
-        is_end: (n,) int8, 0 at the forward operator, 1 at the backward one.
-        thread: (n,) int32, index into `Trace.threads`.
-        t_ns: (n,) int64, the start of the operator.
-    """
-
+    # the arrow's own number: one start, one or more ends. -1 absent.
     flow: Int64s
-    is_end: Int8s
-    thread: Int32s
-    t_ns: Int64s
+    is_end: Int8s  # 0 at the forward operator, 1 at the backward one
+    thread: Int32s  # index into `Trace.threads`
+    t_ns: Int64s  # the start of the operator
 
     def __len__(self) -> int:
         """The number of ends."""
@@ -234,137 +186,93 @@ class FlowEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceDevice:
-    """What the trace says of one of its devices (deviceProperties, chopperd_devices).
+    """One of the trace's devices (deviceProperties, chopperd_devices)."""
 
-    Attributes:
-        device: The trace's device number.
-        name: Product name; None if empty or absent.
-        uuid: None if absent.
-        pci_bus_id: None if absent.
-        units: Its SMs or CUs; None if absent.
-        identity_source: The key that holds its UUID or PCI bus id, if it has one.
-    """
-
-    device: int
-    name: str | None = None
-    uuid: str | None = None
-    pci_bus_id: str | None = None
-    units: int | None = None
+    device: int  # the trace's device number
+    name: str | None = None  # product name; None if empty or absent
+    uuid: str | None = None  # None if absent
+    pci_bus_id: str | None = None  # None if absent
+    units: int | None = None  # its SMs or CUs; None if absent
+    # The key that holds its UUID or PCI bus id, if it has one
     identity_source: str = "chopperd_devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """What was lost while reading, by kind, and what is odd; all zero for a clean file.
+    """Counts of what was lost while reading, and of oddities; all zero for a clean file."""
 
-    Attributes:
-        damaged_events: Elements that were not JSON even on their own.
-        damaged_args: Events, all kept, that were not JSON in their arguments.
-        undecodable_events: JSON elements whose fields had impossible types or values.
-        further_events: Events of further lists or documents in the file, of which one is read.
-        invalid_records: Device records left out for their times: the next two, and those with a
-            negative duration or none.
-        zeroed_records: Of these, those without start or length that lie outside the capture.
-        outlying_records: Of these, those that lie or last far beyond all other rows.
-        duplicate_records: Device records left out because they are there twice.
-        duplicate_rows: Other rows left out because they are there twice.
-        overrun_records: Device records, all kept, that end after the next of their stream starts.
-        cut_records: Device records that lasted far past later ones of their stream: cut.
-        rows_without_detail: Rows, all kept, whose collective or shapes are not, for there are too
-            many different ones in the file.
-        truncated: The file ends inside an event, or a compressed stream without its end mark.
-        unclosed: All events are whole but the closing brackets are missing.
-        unreadable_keys: Keys beside the events could not all be read; some may be missing.
-        still_written: The file changed while it was read.
-    """
-
-    damaged_events: int = 0
-    damaged_args: int = 0
-    undecodable_events: int = 0
+    damaged_events: int = 0  # elements that were not JSON even on their own
+    damaged_args: int = 0  # events, none left out, whose arguments were not JSON
+    undecodable_events: int = 0  # JSON elements whose fields had impossible types or values
+    # Events of further lists or documents in the file, of which one is read
     further_events: int = 0
+    # Device records left out for their times: the next two, and those with a negative duration or
+    # none
     invalid_records: int = 0
-    zeroed_records: int = 0
-    outlying_records: int = 0
-    duplicate_records: int = 0
-    duplicate_rows: int = 0
+    zeroed_records: int = 0  # of these, those without start or length that lie outside the capture
+    outlying_records: int = 0  # of these, those that lie or last far beyond all other rows
+    duplicate_records: int = 0  # device records left out because they are there twice
+    duplicate_rows: int = 0  # other rows left out because they are there twice
+    # Device records, none left out, that end after the next of their stream starts
     overrun_records: int = 0
-    cut_records: int = 0
+    cut_records: int = 0  # device records that lasted far past later ones of their stream: cut
+    # Rows, none left out, without their collective or shapes, of which the file has too many
+    # different ones
     rows_without_detail: int = 0
+    # The file ends inside an event, or a compressed stream without its end mark
     truncated: bool = False
-    unclosed: bool = False
+    unclosed: bool = False  # all events are whole but the closing brackets are missing
+    # Not all keys of the file's header could be read; some may be missing
     unreadable_keys: bool = False
-    still_written: bool = False
+    still_written: bool = False  # the file changed while it was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceMeta:
-    """What a trace says of itself as a whole.
+    """The facts in the header of a trace."""
 
-    Attributes:
-        path: The file as given.
-        sha256: Hash of the file's bytes as stored (before decompression), hex.
-        base_time_unix_ns: `baseTimeNanoseconds`; None if absent.
-        anchored: Whether the times are Unix time (a base is known or the file's times are epoch).
-        rank: Rank of the process; None if unknown.
-        rank_source: "distributedInfo", "file name", "command line" or None.
-        world_size: From distributedInfo; None if absent.
-        backend: Of torch.distributed, as "nccl"; None if absent.
-        groups: The process groups that the rank is in; None if absent or too many to compare.
-        trace_id: torch draws one in each process; one capture asked of several may give all the
-            same. None if absent.
-        host_name: Of its machine or container; None if absent.
-        run: `chopperd_run`; None if absent.
-        job: `chopperd_job`; None if absent.
-        devices: What the file says of its devices.
-        simulated: Whether the file carries the mark of chopperd's simulation.
-        event_count: Elements of traceEvents seen, damaged ones included.
-        event_counts: Elements by category ("kernel", "cpu_op", "" for none, ...).
-        runtime: "cuda", "rocm" or None, by the names of runtime calls and header keys.
-        device_numbers: What the device numbers of its records count.
-    """
-
-    path: str
-    sha256: str
-    base_time_unix_ns: int | None = None
+    path: str  # the file as given
+    sha256: str  # hash of the file's bytes as stored (before decompression), hex
+    base_time_unix_ns: int | None = None  # `baseTimeNanoseconds`; None if absent
+    # Whether the times are Unix time (a base is known or the file's times are epoch)
     anchored: bool = False
-    rank: int | None = None
-    rank_source: str | None = None
-    world_size: int | None = None
-    backend: str | None = None
+    rank: int | None = None  # rank of the process; None if unknown
+    rank_source: str | None = None  # "distributedInfo", "file name", "command line" or None
+    world_size: int | None = None  # from distributedInfo; None if absent
+    backend: str | None = None  # of torch.distributed, as "nccl"; None if absent
+    # The process groups that the rank is in; None if absent or too many to compare
     groups: tuple[ProcessGroup, ...] | None = None
+    # torch draws one in each process; one capture of several processes may give all the same one.
+    # None if absent.
     trace_id: str | None = None
-    host_name: str | None = None
-    run: str | None = None
-    job: str | None = None
+    host_name: str | None = None  # of its machine or container; None if absent
+    run: str | None = None  # `chopperd_run`; None if absent
+    job: str | None = None  # `chopperd_job`; None if absent
     devices: tuple[TraceDevice, ...] = ()
-    simulated: bool = False
-    event_count: int = 0
+    simulated: bool = False  # whether the file carries the mark of chopperd's simulation
+    event_count: int = 0  # elements of traceEvents seen, damaged ones included
+    # Elements by category ("kernel", "cpu_op", "" for none, ...)
     event_counts: Mapping[str, int] = field(default_factory=dict)
+    # "cuda", "rocm" or None, by the names of runtime calls and header keys
     runtime: str | None = None
+    # What the device numbers of its records count
     device_numbers: DeviceNumbers = DeviceNumbers.PROPERTIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One trace file.
-
-    Attributes:
-        names: Interned strings that `name` columns index.
-        threads: (pid, tid) of each host thread that `thread` columns index; either may be text.
-        collectives: What `collective` columns index.
-        shapes: What `shapes` columns index.
-        span_ns: First start and last end over all rows kept; (0, 0) for an empty trace.
-    """
+    """One trace file."""
 
     meta: TraceMeta
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # interned strings that `name` columns index
+    # (pid, tid) of each host thread that `thread` columns index; either may be text
     threads: tuple[tuple[int | str, int | str], ...]
     records: DeviceRecords
     calls: RuntimeCalls
     spans: HostSpans
     device_spans: DeviceSpans
     flows: FlowEnds
-    collectives: tuple[Collective, ...]
-    shapes: tuple[Shapes, ...]
+    collectives: tuple[Collective, ...]  # what `collective` columns index
+    shapes: tuple[Shapes, ...]  # what `shapes` columns index
     damage: Damage
-    span_ns: tuple[int, int]
+    span_ns: tuple[int, int]  # first start and last end over all rows; (0, 0) for an empty trace
