@@ -22,7 +22,7 @@ from chopperd.model.kinds import Cause
 from chopperd.model.report import Reference
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
-from chopperd.report.build.device_notes import doubt_notes
+from chopperd.report.build.clocked_device import doubt_notes
 from chopperd.simulation.track import ClockTruth, StepFunction
 from chopperd.units import NS_PER_MS, NS_PER_S
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from bench.gpu.part import Options, kept_packed, main, output_of
 from chopperd.config.load import load_config
-from chopperd.pipeline.configured import configured_options
-from chopperd.pipeline.reports import report_files
+from chopperd.pipeline.reports import configured_options, report_files
 from chopperd.store.samples.files import read_samples
 
 _JOB: Final = Path(__file__).with_name("fsdp_job.py")

@@ -136,7 +136,7 @@ def report_options(
         ConfigError: The device map is invalid.
     """
     from chopperd.model.run import device_map_of
-    from chopperd.pipeline.configured import configured_options
+    from chopperd.pipeline.reports import configured_options
     from chopperd.report.build.document import StepSelection
 
     options = configured_options(config)

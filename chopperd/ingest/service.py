@@ -23,7 +23,7 @@ from chopperd.ingest.worker_process import AnalysisWorker
 from chopperd.model.captures import TraceState
 from chopperd.model.live import AnalysisLive
 from chopperd.model.report import ReportDocument
-from chopperd.pipeline.configured import configured_options
+from chopperd.pipeline.reports import configured_options
 from chopperd.store.captures.capture_store import CaptureStore
 
 _TURN_S: Final = 0.25

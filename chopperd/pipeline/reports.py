@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
+from chopperd.config.sections import Config
 from chopperd.correlate.identity.by_signal import Agreement
 from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
+from chopperd.model.kinds import KernelClass
 from chopperd.model.report import Note, ReportDocument
+from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
@@ -64,6 +67,32 @@ class ReportOptions:
     merge: bool = False  # whether files may be of several jobs or runs
     # A trace with more step rows (steps times devices) is refused before it is joined.
     most_rows: int | None = None
+
+
+def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptions:
+    """The options of a report by the configuration alone."""
+    device_map = config.traces.device_map
+    return ReportOptions(
+        join=JoinOptions(
+            device_map=device_map_of(device_map, "traces.device_map")
+            if device_map
+            else DeviceMap(),
+            in_agent=in_agent,
+            model_references_mhz=config.reference.models,
+            default_reference_mhz=config.reference.sm_clock_mhz,
+            limit_mhz=config.reference.limit_mhz,
+        ),
+        limits=ReadLimits(
+            stored_bytes=config.ingest.max_stored_bytes,
+            expanded_bytes=config.ingest.max_decompressed_bytes,
+        ),
+        data_wait_patterns=config.traces.data_wait_patterns,
+        class_rules=tuple(
+            ClassRule(KernelClass[rule.kernel_class.upper()], rule.pattern)
+            for rule in config.traces.classes
+        ),
+        names=config.privacy.names,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from chopperd.config.kinds import CLASS_RULES, LONGEST_PATTERN, MOST_REPETITIONS
 from chopperd.config.load import load_config
 from chopperd.errors import ConfigError
 from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
-from chopperd.pipeline.configured import configured_options
+from chopperd.pipeline.reports import configured_options
 from chopperd.traces.kernels.classes import (
     COMMUNICATION,
     LIBRARIES,

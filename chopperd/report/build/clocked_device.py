@@ -21,7 +21,7 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import DeviceNumbers, Trace, TraceDevice
-from chopperd.report.build.device_notes import doubt_notes
+from chopperd.report.build.clocked_device import doubt_notes
 
 #: Mapping rules that hold only where trace and samples are of one machine.
 _RULES_OF_ONE_HOST: Final = frozenset({"kfd_node", "unique_name", "only_one"})

@@ -8,7 +8,7 @@ import numpy as np
 
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.join import JoinedDevice, RowClocks
-from chopperd.model.devices import Vendor
+from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
@@ -58,27 +58,16 @@ def doubt_notes(
     opposite = "idle" if found.says == "busy" else "busy"
     doubt = _reference_doubt(clocks, mine, (mine, *same_model), reference.sm_clock_mhz)
     return noted(
-        (
-            (
-                found.apart_ns is not None,
-                "time_axes_differ",
-                f"the samples of GPU {gpu} lie {abs(apart_ns) / NS_PER_MS:.0f} ms "
-                f"{'before' if apart_ns < 0 else 'behind'} the trace, more than any sensor lags: "
-                "their times are of another clock or another run; "
-                f"{'moved by that, ' if is_moved else ''}no interval",
-            ),
-            (
-                found.says is not None,
-                "samples_contradict_trace",
-                f"the samples of GPU {gpu} say {found.says} for most of the time in which the trace"
-                f" is {opposite}: they are of another GPU or time (--device-map); no interval",
-            ),
-            (
-                bool(doubt),
-                "reference_doubtful",
-                f"the reference clock of GPU {gpu} {doubt} (--reference-mhz); no interval",
-            ),
-        )
+        time_axes_differ=found.apart_ns is not None
+        and f"the samples of GPU {gpu} lie {abs(apart_ns) / NS_PER_MS:.0f} ms "
+        f"{'before' if apart_ns < 0 else 'behind'} the trace, more than any sensor lags: their "
+        "times are of another clock or another run; "
+        f"{'moved by that, ' if is_moved else ''}no interval",
+        samples_contradict_trace=found.says
+        and f"the samples of GPU {gpu} say {found.says} for most of the time in which the trace is "
+        f"{opposite}: they are of another GPU or time (--device-map); no interval",
+        reference_doubtful=doubt
+        and f"the reference clock of GPU {gpu} {doubt} (--reference-mhz); no interval",
     )
 
 
@@ -108,66 +97,58 @@ def device_notes(
         text = f"device {device} of the trace is not mapped to a sampled GPU"
         text += f": {why_unmapped}" if why_unmapped else ""
         return [Note(code="device_unmapped", text=f"{text}; {_remedy(device, samples, in_agent)}")]
-    above = _above_reference(joined.clocks, reference)
-    conditions = (
-        (bool(above), "clock_above_reference", above),
-        (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),
-        (
-            reference.sm_clock_mhz is None,
-            "no_reference",
-            f"no reference clock for GPU {mine.gpu.gpu} (--reference-mhz)",
-        ),
-        (
-            joined.clocks is not None
-            and mine.gpu.parent is None
-            and not np.isfinite(mine.energy_j).any(),
-            "no_energy",
-            f"the samples of GPU {mine.gpu.gpu} have no energy counter",
-        ),
-    )
-    shared = (
-        mine.gpu.parent is not None,
-        "shared_clock_domain",
-        f"GPU {mine.gpu.gpu} is a part of GPU {mine.gpu.parent}: clock, causes, power limit and "
+    clocks, gpu, source = joined.clocks, mine.gpu, mine.gpu.power_source
+    over = "1 s" if source == "average_1s" else "a time that is not known"
+    has_energy = gpu.parent or np.isfinite(mine.energy_j).any()
+    return noted(
+        clock_above_reference=_above_reference(clocks, reference),
+        no_overlap=clocks is None and _why_apart(joined, mine),
+        no_reference=reference.sm_clock_mhz is None
+        and f"no reference clock for GPU {gpu.gpu} (--reference-mhz)",
+        no_energy=clocks
+        and not has_energy
+        and f"the samples of GPU {gpu.gpu} have no energy counter",
+        **_on_sensor(clocks, gpu.gpu),
+        power_averaged=source in AVERAGES
+        and f"power readings of GPU {gpu.gpu} are averaged over {over}: not used for steps shorter "
+        "than 1 s",
+        card_power=source == "card"
+        and f"power and energy of GPU {gpu.gpu} are those of its card, with the GPU beside it",
+        shared_clock_domain=gpu.parent
+        and f"GPU {gpu.gpu} is a part of GPU {gpu.parent}: clock, causes, power limit and "
         "temperature are those of the whole card; the part's energy is not known",
+        cause_ignored=_false_causes(samples, gpu),
+        looks_locked=clocks and _lock(clocks, mine, reference.sm_clock_mhz),
+        several_dies=clocks and _dies(clocks, mine),
     )
-    return [
-        *noted((*conditions, *_sensor_conditions(joined, mine), *_power_conditions(mine), shared)),
-        *_false_cause_notes(samples, mine),
-        *_lock_notes(joined, mine, reference),
-        *_dies_notes(joined, mine),
-    ]
 
 
-def _false_cause_notes(samples: SampleSet, mine: GpuSamples) -> list[Note]:
+def _false_causes(samples: SampleSet, gpu: GpuInfo) -> str:
     """The limits left out because they are set whether the GPU is limited or not."""
-    whose = mine.gpu.parent or mine.gpu.gpu
+    whose = gpu.parent or gpu.gpu
     false = [false_causes(each) for each in samples.gpus if each.gpu.gpu == whose]
     names = " and ".join(words(c.label) for c in CAUSES if any(c.bit & bits for bits in false))
-    text = (
-        f"GPU {mine.gpu.gpu} reports the limit {names} also while it is idle and cool: it says "
+    return names and (
+        f"GPU {gpu.gpu} reports the limit {names} also while it is idle and cool: it says "
         "nothing there, and is left out of the causes"
     )
-    return [Note(code="cause_ignored", text=text)] if names else []
 
 
-def _lock_notes(joined: JoinedDevice, mine: GpuSamples, reference: Reference) -> list[Note]:
-    """The hint that a clock is locked, for which no driver has a call."""
-    clocks, top_mhz = joined.clocks, reference.sm_clock_mhz
-    if clocks is None or top_mhz is None or mine.gpu.sm_clock_limit_mhz is not None:
-        return []
+def _lock(clocks: RowClocks, mine: GpuSamples, top_mhz: float | None) -> str:
+    """The hint that a clock is locked, for which no driver has a call; empty if it is not."""
+    if top_mhz is None or mine.gpu.sm_clock_limit_mhz is not None:
+        return ""
     rows = compute_rows(clocks)
     found_mhz = np.unique(clocks.samples.clock_mhz[rows])
     is_held = len(found_mhz) == 1 and len(rows) >= _MIN_LOCKED_SAMPLES
     if not is_held or found_mhz[0] >= top_mhz or mine.causes[clocks.sample_rows[rows]].any():
-        return []
+        return ""
     shown = "amd-smi metric --clock" if mine.gpu.vendor is Vendor.AMD else "nvidia-smi -q -d CLOCK"
-    text = (
+    return (
         f"GPU {mine.gpu.gpu} computes at {whole(found_mhz[0])} MHz all the time, of "
         f"{whole(top_mhz)}, and no limit is reported: it looks locked ({shown}); if it is, set "
         f"reference.limit_mhz = {whole(found_mhz[0])}, and the loss is its user's limit"
     )
-    return [Note(code="looks_locked", text=text)]
 
 
 def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
@@ -181,43 +162,19 @@ def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
     )
 
 
-def _power_conditions(mine: GpuSamples) -> tuple[tuple[bool, str, str], ...]:
-    """The limits of a GPU's power readings."""
-    gpu = mine.gpu
-    over = "1 s" if gpu.power_source == "average_1s" else "a time that is not known"
-    return (
-        (
-            gpu.power_source in AVERAGES,
-            "power_averaged",
-            f"power readings of GPU {gpu.gpu} are averaged over {over}: not used for steps "
-            "shorter than 1 s",
-        ),
-        (
-            gpu.power_source == "card",
-            "card_power",
-            f"power and energy of GPU {gpu.gpu} are those of its card, with the GPU beside it",
-        ),
-    )
-
-
-def _dies_notes(joined: JoinedDevice, mine: GpuSamples) -> list[Note]:
-    """Which die's clock is shown for a GPU whose dies have clocks of their own."""
-    clocks = joined.clocks
-    if clocks is None:
-        return []
+def _dies(clocks: RowClocks, mine: GpuSamples) -> str:
+    """The die whose clock is shown, for a GPU with clocks of several dies; empty for others."""
     whole_file = len(clocks.windows) - 1
     dies, own_mhz = dies_of(mine, clocks, whole_file), clocks.compute.mean_mhz[whole_file]
     if dies is None:
-        return []
+        return ""
     die = "XCD" if mine.gpu.vendor is Vendor.AMD else "die"
     text = f"the clock of GPU {mine.gpu.gpu} is its governing die's, mostly {die} {dies.governing}"
     if dies.running > 1:
         ratio = dies.mean_mhz / own_mhz - 1
         away = f"{percent(abs(ratio))} % {'lower' if ratio < 0 else 'higher'}"
         text += f"; the mean of {dies.running} running dies is {away}"
-    if dies.gated:
-        text += f"; {plural(dies.gated, 'die')} left out while off"
-    return [Note(code="several_dies", text=text)]
+    return text + (f"; {plural(dies.gated, 'die')} left out while off" if dies.gated else "")
 
 
 def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
@@ -242,33 +199,27 @@ def _seconds(time_ns: int) -> str:
     return f"{time_s:.3g} s" if time_s < 999.5 else f"{time_s:,.0f} s"
 
 
-def _sensor_conditions(
-    joined: JoinedDevice, samples: GpuSamples
-) -> tuple[tuple[bool, str, str], ...]:
-    """What the clock's interval includes for its sensor and reads: (condition, code, text)."""
-    clocks, gpu = joined.clocks, samples.gpu.gpu
+def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
+    """Notes on what the clock's interval includes for its sensor and reads, by code."""
     if clocks is None:
-        return ()
-    timing, mean_mhz = clocks.timing, float(clocks.compute.mean_mhz[-1])
-    blur_ratio = float(clocks.compute.blur_mhz[-1]) / mean_mhz
-    over_ms = brief_milliseconds(timing.settling_ns)
-    points = f" {timing.distinct_reads:.0f}" if math.isfinite(timing.distinct_reads) else ""
-    return (
-        (
-            blur_ratio >= _NOTED_BLUR_RATIO,
-            "clock_blurred",
-            f"the clock of GPU {gpu} follows what runs only over {over_ms} ms or more: its sensor "
-            "averages or the clock settles so slowly, which can't be told apart; the intervals "
-            f"hold both, {percent(blur_ratio)} % of the clock to either side are for that",
-        ),
-        (
-            clocks.regular_reads,
-            "regular_reads",
+        return {}
+    timing, found = clocks.timing, {}
+    blur_ratio = float(clocks.compute.blur_mhz[-1]) / float(clocks.compute.mean_mhz[-1])
+    if blur_ratio >= _NOTED_BLUR_RATIO:
+        found["clock_blurred"] = (
+            f"the clock of GPU {gpu} follows what runs only over "
+            f"{brief_milliseconds(timing.settling_ns)} ms or more: its sensor averages or the "
+            "clock settles so slowly, which can't be told apart; the intervals hold both, "
+            f"{percent(blur_ratio)} % of the clock to either side are for that"
+        )
+    if clocks.regular_reads:
+        points = f" {timing.distinct_reads:.0f}" if math.isfinite(timing.distinct_reads) else ""
+        found["regular_reads"] = (
             f"the clock of GPU {gpu} was read at regular intervals, as by nvidia-smi -lms: what "
             f"repeats with them is hidden, and the run's interval counts{points} different points "
-            "of the step, not reads; chopperd record reads at random",
-        ),
-    )
+            "of the step, not reads; chopperd record reads at random"
+        )
+    return found
 
 
 def _reference_doubt(

@@ -1,7 +1,7 @@
 """Notes on a trace file: what it lacks, what it lost, and which of its times are doubtful."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,125 +29,78 @@ def trace_notes(
     trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
 ) -> list[Note]:
     """Notes of one trace, the most basic first; `stepped`: the wall clock stepped inside it."""
+    in_name = PLACE_IN_JOB.search(Path(trace.meta.path).name)
+    basic = noted(
+        no_device_records=not timeline.devices and "no kernel or copy of a GPU in the trace",
+        no_samples=samples is None and "no clock samples of its time",
+        rank_unknown=trace.meta.rank is None
+        and in_name
+        and "rank unknown: TP, DP, PP or EP in a file's name is a place in the job's layout, not a "
+        "rank; the rank is known where the name has rank0, rank1, ...",
+        no_timebase=not trace.meta.anchored
+        and "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
+        time_axes_differ=stepped
+        and "the wall clock stepped inside the trace: clocks lie on another time axis there; no "
+        "interval",
+    )
+    later = (*_timeline_notes(timeline, trace.damage), *_launch_notes(trace, timeline))
+    return [*basic, *damage_notes(trace.damage), *later]
+
+
+def noted(**texts: object) -> list[Note]:
+    """A note for each text that is not empty or false, under the code that it is passed as."""
     return [
-        *_basic_notes(trace, timeline, samples, stepped=stepped),
-        *damage_notes(trace.damage),
-        *_timeline_notes(timeline, trace.damage),
-        *_launch_notes(trace, timeline),
+        Note(code=code, text=text) for code, text in texts.items() if text and isinstance(text, str)
     ]
 
 
-def _basic_notes(
-    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
-) -> list[Note]:
-    """The preconditions of any figures and clocks."""
-    return noted(
-        (
-            (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
-            (samples is None, "no_samples", "no clock samples of its time"),
-            (
-                trace.meta.rank is None and bool(PLACE_IN_JOB.search(Path(trace.meta.path).name)),
-                "rank_unknown",
-                "rank unknown: TP, DP, PP or EP in a file's name is a place in the job's layout, "
-                "not a rank; the rank is known where the name has rank0, rank1, ...",
-            ),
-            (
-                not trace.meta.anchored,
-                "no_timebase",
-                "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
-            ),
-            (
-                stepped,
-                "time_axes_differ",
-                "the wall clock stepped inside the trace: clocks lie on another time axis there; "
-                "no interval",
-            ),
-        )
-    )
-
-
 def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
-    """What the events lack of steps and links."""
+    """Notes on missing steps and links."""
     cut = damage.truncated or damage.still_written
     cycles = max((step.cycle for step in timeline.steps), default=0)
     owners = {step.process for step in timeline.steps}
     irregular = sum(ACCUMULATION_IRREGULAR in step.partial_reasons for step in timeline.steps)
     read_less = cut or damage.invalid_records or damage.damaged_events or damage.damaged_args
     why_lost = "" if read_less else ": dropped by the profiler"
-    lost_count = timeline.launch_count - timeline.recorded_launch_count
+    launches, unlinked = timeline.launch_count, timeline.unlinked_records
+    lost_count = launches - timeline.recorded_launch_count
+    totals_only = ": totals only" if timeline.devices else ""
     return noted(
-        (
-            (
-                timeline.step_source is StepSource.NONE,
-                "no_steps",
-                "no step markers in the trace" + (": totals only" if timeline.devices else ""),
-            ),
-            (
-                timeline.step_source is StepSource.GPU_ROWS,
-                "approximate_steps",
-                "steps are cut at GPU-side rows: approximate",
-            ),
-            (
-                bool(cycles),
-                "step_numbers_again",
-                f"step numbers come again: {cycles + 1} profiler cycles in the file; later cycles "
-                "are numbered on from the one before",
-            ),
-            (
-                irregular > 0,
-                "accumulation_irregular",
-                f"{plural(irregular, 'step')} of more micro-steps than others, as where fp16 skips "
-                "the optimizer: left out of step times",
-            ),
-            (
-                len(owners) > 1,
-                "several_processes",
-                f"{len(owners)} processes with steps in the file: each has its own steps; the rank "
-                "is the file's",
-            ),
-            (
-                bool(timeline.unlinked_records),
-                "unlinked_records",
-                f"{plural(timeline.unlinked_records, 'device record')} without a launch in the "
-                "file: counted by time only",
-            ),
-            (
-                lost_count > 0,
-                "launches_without_record",
-                f"{lost_count} of {timeline.launch_count} launches left no record{why_lost}; "
-                "the time in which their work may have run is unknown, not idle",
-            ),
-        )
+        no_steps=timeline.step_source is StepSource.NONE
+        and f"no step markers in the trace{totals_only}",
+        approximate_steps=timeline.step_source is StepSource.GPU_ROWS
+        and "steps are cut at GPU-side rows: approximate",
+        step_numbers_again=cycles
+        and f"step numbers come again: {cycles + 1} profiler cycles in the file; later cycles are "
+        "numbered on from the one before",
+        accumulation_irregular=irregular
+        and f"{plural(irregular, 'step')} of more micro-steps than others, as where fp16 skips the "
+        "optimizer: left out of step times",
+        several_processes=len(owners) > 1
+        and f"{len(owners)} processes with steps in the file: each has its own steps; the rank is "
+        "the file's",
+        unlinked_records=unlinked
+        and f"{plural(unlinked, 'device record')} without a launch in the file: counted by time "
+        "only",
+        launches_without_record=lost_count > 0
+        and f"{lost_count} of {launches} launches left no record{why_lost}; the time in which "
+        "their work may have run is unknown, not idle",
     )
 
 
 def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
     """Notes on annotations and graph launches."""
     stepless = timeline.devices and timeline.step_source is StepSource.NONE
-    repeats = repeating_annotation(trace) if stepless else None
+    repeats, of_graphs = repeating_annotation(trace) if stepless else None, timeline.graph_records
     name, times = repeats or ("", 0)
-    of_graphs = timeline.graph_records
     return noted(
-        (
-            (
-                repeats is not None,
-                REPEATING_ANNOTATIONS,
-                f"the annotation {name} comes {times} times, perhaps once a step: steps are told "
-                "by ProfilerStep and Optimizer.step only",
-            ),
-            (
-                of_graphs > 0,
-                "graph_launches",
-                f"{plural(of_graphs, 'device record')} of graph launches: which layers they are of "
-                "is not known",
-            ),
-        )
+        repeating_annotations=repeats
+        and f"the annotation {name} comes {times} times, perhaps once a step: steps are told by "
+        "ProfilerStep and Optimizer.step only",
+        graph_launches=of_graphs
+        and f"{plural(of_graphs, 'device record')} of graph launches: which layers they are of is "
+        "not known",
     )
-
-
-def noted(conditions: Iterable[tuple[bool, str, str]]) -> list[Note]:
-    """A note for each condition that holds: (condition, code, text)."""
-    return [Note(code=code, text=text) for holds, code, text in conditions if holds]
 
 
 def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
@@ -211,21 +164,16 @@ _DAMAGE: Final = {
 def damage_notes(damage: Damage) -> list[Note]:
     """What the file lost, and what that does to the figures."""
     cut = damage.truncated or damage.still_written
-    rows = []
-    for code, (noun, text) in _DAMAGE.items():
-        number, which = getattr(damage, code), _of_which(damage)
-        rows.append((bool(number), code, f"{plural(number, noun)} {text.format(which=which)}"))
+    which, counts = _of_which(damage), {code: getattr(damage, code) for code in _DAMAGE}
     return noted(
-        (
-            (cut, "incomplete", "the file is cut short: whole events were used"),
-            (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
-            (
-                damage.unreadable_keys,
-                "unreadable_keys",
-                "what the file says of itself can't all be read: rank or time base may be missing",
-            ),
-            *rows,
-        )
+        incomplete=cut and "the file is cut short: whole events were used",
+        not_closed=damage.unclosed and not cut and "the file lacks its closing brackets",
+        unreadable_keys=damage.unreadable_keys
+        and "what the file says of itself can't all be read: rank or time base may be missing",
+        **{
+            code: counts[code] and f"{plural(counts[code], noun)} {text.format(which=which)}"
+            for code, (noun, text) in _DAMAGE.items()
+        },
     )
 
 
@@ -269,19 +217,16 @@ def rocm_notes(device: DeviceTimeline, runtime: str | None) -> list[Note]:
     """
     if runtime != "rocm":
         return []
-    notes = []
-    if device.drift is not None and device.drift.misleads:
-        text = _drift(device.device, device.drift, device.early_count)
-        notes.append(Note(code="rocm_clock_drift", text=text))
+    drift, early = device.drift, device.early_count
     touching, neighbours = _touching(device)
-    if neighbours >= _FEWEST and touching >= _NOTABLE_RATIO * neighbours:
-        text = (
-            f"{percent(touching / neighbours)} % of {count(neighbours)} records on device "
-            f"{device.device} end as the next begins: their ends are not measured, and idle time "
-            "between kernels is counted as busy"
-        )
-        notes.append(Note(code="rocm_touching_kernels", text=text))
-    return notes
+    return noted(
+        rocm_clock_drift=drift and drift.misleads and _drift(device.device, drift, early),
+        rocm_touching_kernels=neighbours >= _FEWEST
+        and touching >= _NOTABLE_RATIO * neighbours
+        and f"{percent(touching / neighbours)} % of {count(neighbours)} records on device "
+        f"{device.device} end as the next begins: their ends are not measured, and idle time "
+        "between kernels is counted as busy",
+    )
 
 
 def _drift(device: int, drift: ClockDrift, early_count: int) -> str:
