@@ -12,21 +12,35 @@ from chopperd.correlate.identity.by_process import TracedProcess
 from chopperd.correlate.identity.by_signal import Agreement, TracedDevice, agreement
 from chopperd.correlate.identity.mapping import UNMAPPED, Mapped, Traced, description_of, map_device
 from chopperd.correlate.intervals import union
-from chopperd.correlate.join import JoinedDevice, join_device
+from chopperd.correlate.join import JoinedDevice, RowClocks, join_device
 from chopperd.correlate.waterfall import is_class
-from chopperd.model.kinds import COMPUTE_CLASSES
+from chopperd.model.devices import Vendor
+from chopperd.model.kinds import COMPUTE_CLASSES, Cause
 from chopperd.model.report import DeviceSummary, Note, Reference
 from chopperd.model.run import DeviceMap
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import DeviceNumbers, Trace, TraceDevice
-from chopperd.report.build.clocked_device import doubt_notes
+from chopperd.report.build.clocks import compute_rows
+from chopperd.report.build.trace_notes import noted
+from chopperd.units import NS_PER_MS
 
 #: Mapping rules that hold only where trace and samples are of one machine.
 _RULES_OF_ONE_HOST: Final = frozenset({"kfd_node", "unique_name", "only_one"})
 #: The rule that finds a GPU by its samples.
 BY_SIGNAL: Final = "signal"
+
+
+#: A reference clock this many times the highest sample is hardly the GPU's. AMD states boost clocks
+#: far above those of matrix products (MI300X in FP16: 1115 of 2100 MHz); a GPU that a limit holds
+#: may be at the lowest that hardware brakes go to (345 of 1980 MHz).
+_FAR_ABOVE: Final = 1.5
+_FAR_ABOVE_ON_AMD: Final = 2.5
+_FAR_ABOVE_WHERE_HELD: Final = 6.0
+_NO_LIMIT_BITS: Final = sum(
+    cause.bit for cause in (Cause.LOW_UTILIZATION, Cause.UNEXPLAINED, Cause.UNKNOWN)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,3 +283,63 @@ def _pid(trace: Trace) -> int | None:
     pids = {trace.threads[thread][0] for thread in used.tolist()}
     pid = next(iter(pids)) if len(pids) == 1 else None
     return pid if isinstance(pid, int) else None
+
+
+def doubt_notes(
+    joined: JoinedDevice,
+    mine: GpuSamples | None,
+    reference: Reference,
+    same_model: Sequence[GpuSamples] = (),
+) -> list[Note]:
+    """Why a device's figures may be wrong by more than any interval covers; none where they aren't.
+
+    Args:
+        joined: The device with its GPU's samples.
+        mine: The samples of its GPU.
+        reference: Its reference clock.
+        same_model: Samples of the GPUs of its model: a GPU that is held low does not contradict the
+            reference while others of its model run higher.
+    """
+    clocks = joined.clocks
+    if clocks is None or mine is None:
+        return []
+    found, gpu = clocks.belonging, mine.gpu.gpu
+    apart_ns = found.apart_ns or 0
+    is_moved = apart_ns and apart_ns == clocks.lag.lag_ns
+    opposite = "idle" if found.says == "busy" else "busy"
+    doubt = _reference_doubt(clocks, mine, (mine, *same_model), reference.sm_clock_mhz)
+    return noted(
+        time_axes_differ=found.apart_ns is not None
+        and f"the samples of GPU {gpu} lie {abs(apart_ns) / NS_PER_MS:.0f} ms "
+        f"{'before' if apart_ns < 0 else 'behind'} the trace, more than any sensor lags: their "
+        "times are of another clock or another run; "
+        f"{'moved by that, ' if is_moved else ''}no interval",
+        samples_contradict_trace=found.says
+        and f"the samples of GPU {gpu} say {found.says} for most of the time in which the trace is "
+        f"{opposite}: they are of another GPU or time (--device-map); no interval",
+        reference_doubtful=doubt
+        and f"the reference clock of GPU {gpu} {doubt} (--reference-mhz); no interval",
+    )
+
+
+def _reference_doubt(
+    clocks: RowClocks,
+    mine: GpuSamples,
+    same_model: Sequence[GpuSamples],
+    reference_mhz: float | None,
+) -> str:
+    """What contradicts a reference clock; empty where nothing does."""
+    if reference_mhz is None:
+        return ""
+    highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
+    rows = compute_rows(clocks)
+    median_mhz = float(np.median(clocks.samples.clock_mhz[rows])) if len(rows) else 0.0
+    limits = mine.causes[clocks.sample_rows[rows]] & ~_NO_LIMIT_BITS
+    far_above = _FAR_ABOVE_ON_AMD if mine.gpu.vendor is Vendor.AMD else _FAR_ABOVE
+    if 2 * np.count_nonzero(limits) > len(rows):
+        far_above = _FAR_ABOVE_WHERE_HELD
+    if reference_mhz > far_above * highest_mhz:
+        return f"is {reference_mhz:.0f} MHz, though no sample is above {highest_mhz:.0f} MHz"
+    if reference_mhz < median_mhz:
+        return f"is {reference_mhz:.0f} MHz, below the median sample of {median_mhz:.0f} MHz"
+    return ""

@@ -1,7 +1,6 @@
 """Notes on a traced device and its GPU: why figures are missing or in doubt."""
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -9,93 +8,34 @@ import numpy as np
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.kinds import CAUSES, Cause
+from chopperd.model.kinds import CAUSES
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.report.build.clocked_device import ClockedDevice
 from chopperd.report.build.clocks import AVERAGES, compute_rows, dies_of
 from chopperd.report.build.trace_notes import noted
 from chopperd.report.text.wording import brief_milliseconds, percent, plural, whole, words
-from chopperd.units import NS_PER_MS, NS_PER_S
+from chopperd.units import NS_PER_S
 
 #: From this share of the clock on, a blur of it gets a note.
 _NOTED_BLUR_RATIO: Final = 0.005
-#: A reference clock this many times the highest sample is hardly the GPU's. AMD states boost clocks
-#: far above those of matrix products (MI300X in FP16: 1115 of 2100 MHz); a GPU that a limit holds
-#: may be at the lowest that hardware brakes go to (345 of 1980 MHz).
-_FAR_ABOVE: Final = 1.5
-_FAR_ABOVE_ON_AMD: Final = 2.5
-_FAR_ABOVE_WHERE_HELD: Final = 6.0
-_NO_LIMIT_BITS: Final = sum(
-    cause.bit for cause in (Cause.LOW_UTILIZATION, Cause.UNEXPLAINED, Cause.UNKNOWN)
-)
 #: Clocks differ from the maximum by up to a step of theirs.
 _CLOCK_STEP_MHZ: Final = 15.0
 #: Fewer samples of one clock may be chance.
 _MIN_LOCKED_SAMPLES: Final = 30
 
 
-def doubt_notes(
-    joined: JoinedDevice,
-    mine: GpuSamples | None,
-    reference: Reference,
-    same_model: Sequence[GpuSamples] = (),
-) -> list[Note]:
-    """Why a device's figures may be wrong by more than any interval covers; none where they aren't.
-
-    Args:
-        joined: The device with its GPU's samples.
-        mine: The samples of its GPU.
-        reference: Its reference clock.
-        same_model: Samples of the GPUs of its model: a GPU that is held low does not contradict the
-            reference while others of its model run higher.
-    """
-    clocks = joined.clocks
-    if clocks is None or mine is None:
-        return []
-    found, gpu = clocks.belonging, mine.gpu.gpu
-    apart_ns = found.apart_ns or 0
-    is_moved = apart_ns and apart_ns == clocks.lag.lag_ns
-    opposite = "idle" if found.says == "busy" else "busy"
-    doubt = _reference_doubt(clocks, mine, (mine, *same_model), reference.sm_clock_mhz)
-    return noted(
-        time_axes_differ=found.apart_ns is not None
-        and f"the samples of GPU {gpu} lie {abs(apart_ns) / NS_PER_MS:.0f} ms "
-        f"{'before' if apart_ns < 0 else 'behind'} the trace, more than any sensor lags: their "
-        "times are of another clock or another run; "
-        f"{'moved by that, ' if is_moved else ''}no interval",
-        samples_contradict_trace=found.says
-        and f"the samples of GPU {gpu} say {found.says} for most of the time in which the trace is "
-        f"{opposite}: they are of another GPU or time (--device-map); no interval",
-        reference_doubtful=doubt
-        and f"the reference clock of GPU {gpu} {doubt} (--reference-mhz); no interval",
-    )
-
-
 def device_notes(
-    joined: JoinedDevice,
-    samples: SampleSet | None,
-    mine: GpuSamples | None,
-    reference: Reference,
-    why_unmapped: str | None = None,
-    *,
-    in_agent: bool = False,
+    clocked: ClockedDevice, samples: SampleSet | None, *, in_agent: bool
 ) -> list[Note]:
-    """Why a device's clocks, losses or energy are unknown.
-
-    Args:
-        joined: The device with its GPU's samples.
-        samples: Of the node, where they can be joined; None if not.
-        mine: The samples of its GPU; None if it was not mapped to one.
-        reference: Its reference clock.
-        why_unmapped: Why it was not mapped, in words, where known.
-        in_agent: Whether the agent makes the report.
-    """
+    """Why a device's clocks, losses or energy are unknown; none without samples to join."""
+    joined, mine, reference = clocked.joined, clocked.samples, clocked.summary.reference
     if samples is None:
         return []
     if mine is None:
-        device = joined.timeline.device
+        device, why_not = joined.timeline.device, clocked.mapped.why_not
         text = f"device {device} of the trace is not mapped to a sampled GPU"
-        text += f": {why_unmapped}" if why_unmapped else ""
+        text += f": {why_not}" if why_not else ""
         return [Note(code="device_unmapped", text=f"{text}; {_remedy(device, samples, in_agent)}")]
     clocks, gpu, source = joined.clocks, mine.gpu, mine.gpu.power_source
     over = "1 s" if source == "average_1s" else "a time that is not known"
@@ -220,29 +160,6 @@ def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
             "of the step, not reads; chopperd record reads at random"
         )
     return found
-
-
-def _reference_doubt(
-    clocks: RowClocks,
-    mine: GpuSamples,
-    same_model: Sequence[GpuSamples],
-    reference_mhz: float | None,
-) -> str:
-    """What contradicts a reference clock; empty where nothing does."""
-    if reference_mhz is None:
-        return ""
-    highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
-    rows = compute_rows(clocks)
-    median_mhz = float(np.median(clocks.samples.clock_mhz[rows])) if len(rows) else 0.0
-    limits = mine.causes[clocks.sample_rows[rows]] & ~_NO_LIMIT_BITS
-    far_above = _FAR_ABOVE_ON_AMD if mine.gpu.vendor is Vendor.AMD else _FAR_ABOVE
-    if 2 * np.count_nonzero(limits) > len(rows):
-        far_above = _FAR_ABOVE_WHERE_HELD
-    if reference_mhz > far_above * highest_mhz:
-        return f"is {reference_mhz:.0f} MHz, though no sample is above {highest_mhz:.0f} MHz"
-    if reference_mhz < median_mhz:
-        return f"is {reference_mhz:.0f} MHz, below the median sample of {median_mhz:.0f} MHz"
-    return ""
 
 
 def _above_reference(clocks: RowClocks | None, reference: Reference) -> str:

@@ -15,7 +15,7 @@ from chopperd.model.report import (
 from chopperd.model.report_rows import Row
 from chopperd.model.run import RunIdentity
 from chopperd.model.samples import SampleSet
-from chopperd.model.timeline import DeviceTimeline, Timeline
+from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.build.device_notes import device_notes
@@ -100,7 +100,8 @@ def report_trace(
     clocks = [each.joined.clocks for each in clocked]
     notes = trace_notes(trace, timeline, samples, stepped=bool(stepped))
     for device, each in zip(timeline.devices, clocked, strict=True):
-        notes += _device_notes(device, each, trace, usable, options)
+        notes += [*rocm_notes(device, meta.runtime), *each.doubts]
+        notes += device_notes(each, usable, in_agent=options.in_agent)
     return TraceReport(
         trace=_summary(trace, timeline),
         said=_copied(meta, RunIdentity),
@@ -140,21 +141,6 @@ def _rows(
     only_loss = doubts == {"reference_doubtful"} and not stepped
     without = without_loss_interval if only_loss else without_intervals
     return [without(each) for each in steps], without(totals)
-
-
-def _device_notes(
-    device: DeviceTimeline,
-    clocked: ClockedDevice,
-    trace: Trace,
-    samples: SampleSet | None,
-    options: JoinOptions,
-) -> list[Note]:
-    found = [*rocm_notes(device, trace.meta.runtime), *clocked.doubts]
-    why_not, in_agent = clocked.mapped.why_not, options.in_agent
-    reference = clocked.summary.reference
-    return found + device_notes(
-        clocked.joined, samples, clocked.samples, reference, why_not, in_agent=in_agent
-    )
 
 
 def _alignment(clocks: RowClocks) -> DeviceAlignment:

@@ -30,6 +30,26 @@ _WATERFALL: Final = "waterfall_ns_"
 MISSING: Final = "needs pandas and pyarrow: pip install 'chopperd[analysis]'"
 
 
+def _list(field: str, doc: str) -> "cached_property[pandas.DataFrame]":
+    """The property of a list in the rows."""
+
+    def listed(report: "Report") -> "pandas.DataFrame":
+        return _frame(report._tables.lists[field])
+
+    listed.__doc__ = doc
+    return cached_property(listed)
+
+
+def _host(field: str, doc: str) -> "cached_property[pandas.DataFrame]":
+    """The property of a list of host time, of traces without device work."""
+
+    def listed(report: "Report") -> "pandas.DataFrame":
+        return _frame(host_table(report.document, field))
+
+    listed.__doc__ = doc
+    return cached_property(listed)
+
+
 class Report:
     """A report as DataFrames, each made when it is first asked for.
 
@@ -58,60 +78,19 @@ class Report:
         """One line a device: its whole file."""
         return self._rows("total")
 
-    @cached_property
-    def families(self) -> "pandas.DataFrame":
-        """Kernels by family in each row."""
-        return self._list("families")
-
-    @cached_property
-    def classes(self) -> "pandas.DataFrame":
-        """Device work by class in each row of a whole file."""
-        return self._list("classes")
-
-    @cached_property
-    def operations(self) -> "pandas.DataFrame":
-        """Device work by operator in each row."""
-        return self._list("by_operation")
-
-    @cached_property
-    def layers(self) -> "pandas.DataFrame":
-        """Device work by layer in each row."""
-        return self._list("by_layer")
-
-    @cached_property
-    def phases(self) -> "pandas.DataFrame":
-        """Device work by phase in each row."""
-        return self._list("by_phase")
-
-    @cached_property
-    def host_operations(self) -> "pandas.DataFrame":
-        """Host time by operator, of traces without device work."""
-        return self._host("by_operation")
-
-    @cached_property
-    def host_layers(self) -> "pandas.DataFrame":
-        """Host time by layer, of traces without device work."""
-        return self._host("by_layer")
-
-    @cached_property
-    def host_phases(self) -> "pandas.DataFrame":
-        """Host time by phase, of traces without device work."""
-        return self._host("by_phase")
-
-    @cached_property
-    def copies(self) -> "pandas.DataFrame":
-        """Copies and fills by direction in each row."""
-        return self._list("copies")
-
-    @cached_property
-    def collectives(self) -> "pandas.DataFrame":
-        """Communication by collective and process group in each row."""
-        return self._list("collectives")
-
-    @cached_property
-    def micro_steps(self) -> "pandas.DataFrame":
-        """The markers of accumulated steps; `item_step` is a marker's own number."""
-        return self._list("micro_steps")
+    families = _list("families", "Kernels by family in each row.")
+    classes = _list("classes", "Device work by class in each row of a whole file.")
+    operations = _list("by_operation", "Device work by operator in each row.")
+    layers = _list("by_layer", "Device work by layer in each row.")
+    phases = _list("by_phase", "Device work by phase in each row.")
+    host_operations = _host("by_operation", "Host time by operator, of traces without device work.")
+    host_layers = _host("by_layer", "Host time by layer, of traces without device work.")
+    host_phases = _host("by_phase", "Host time by phase, of traces without device work.")
+    copies = _list("copies", "Copies and fills by direction in each row.")
+    collectives = _list("collectives", "Communication by collective and process group in each row.")
+    micro_steps = _list(
+        "micro_steps", "The markers of accumulated steps; `item_step` is a marker's own number."
+    )
 
     @cached_property
     def causes(self) -> "pandas.DataFrame":
@@ -120,7 +99,7 @@ class Report:
 
     @cached_property
     def waterfall(self) -> "pandas.DataFrame":
-        """Where each row's time went, `time_ns` by `part`; parts that are unknown are left out."""
+        """The waterfall of each row, `time_ns` by `part`; unknown parts are left out."""
         return _frame(_melted(self._tables.rows, _WATERFALL, ("part", "time_ns")))
 
     @cached_property
@@ -141,7 +120,7 @@ class Report:
 
     @cached_property
     def notes(self) -> "pandas.DataFrame":
-        """What is missing or to be read with care, and why."""
+        """The notes on missing and doubtful figures."""
         return _frame(record_table(self.document.notes, Note))
 
     def _rows(self, word: str) -> "pandas.DataFrame":
@@ -149,12 +128,6 @@ class Report:
         at = [number for number, row in enumerate(rows.columns["row"]) if row == word]
         columns = {name: [values[k] for k in at] for name, values in rows.columns.items()}
         return _frame(Table(kinds=rows.kinds, columns=columns))
-
-    def _host(self, field: str) -> "pandas.DataFrame":
-        return _frame(host_table(self.document, field))
-
-    def _list(self, field: str) -> "pandas.DataFrame":
-        return _frame(self._tables.lists[field])
 
 
 def read_report(path: Path) -> Report:

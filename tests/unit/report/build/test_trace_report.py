@@ -13,8 +13,7 @@ from chopperd.model.report_rows import ClassTotal, Family, Part
 from chopperd.model.run import device_map_of
 from chopperd.model.samples import GpuSamples, ProcessRow
 from chopperd.model.trace import Damage
-from chopperd.report.build.clocked_device import JoinOptions, clocked_device
-from chopperd.report.build.clocked_device import doubt_notes
+from chopperd.report.build.clocked_device import JoinOptions, clocked_device, doubt_notes
 from chopperd.report.build.privacy import trace_with_names
 from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.timeline.layout import lay_out
