@@ -14,9 +14,9 @@ from chopperd.model.run import RunIdentity
 
 
 class TraceState(StrEnum):
-    """What became of a trace.
+    """The state of a trace.
 
-    `QUEUED`: taken in, waits for the worker. `SPOOLED`: kept for later, as analysis is off here.
+    `QUEUED`: waits for the worker. `SPOOLED`: stored for later, as analysis is off here.
     `REJECTED`: no usable Kineto trace. `FAILED`: the analysis itself failed or took too long.
     `KILLED`: the worker died over it.
     """
@@ -37,12 +37,12 @@ class TraceEntry:
         id: First 16 hex digits of the SHA-256 of its bytes as stored.
         name: Its file name, as it came.
         job: From the inbox folder, the upload, or the trace itself; None if none says.
-        owner_uid: Who may see it beside admins; None if unknown.
-        state, reason: What became of it, and why (None where it went well).
+        owner_uid: The user who may see it, like admins; None if unknown.
+        state, reason: Its state, and why (None without a fault).
         stored_bytes: Size of the file.
         received_unix_ns, finished_unix_ns: When it came, and when its state became final.
         rank, run, capture: Known once it is analysed.
-        device_map: Which GPU each of its devices is, as it was handed in; None if not said.
+        device_map: The map from its devices to GPUs that it was uploaded with; None without.
     """
 
     id: str
@@ -159,11 +159,11 @@ class DeviceKernels:
 
 
 class DropState(StrEnum):
-    """How a drop stands: it goes on, or why it ended.
+    """The state of a drop: open, or why it ended.
 
-    `RECOVERED`: the clock came back. `NEW_LEVEL`: it lasted so long that the low clock is what
-    later drops are told against. `INTERRUPTED`: for a minute the GPU was not busy or its clock not
-    known, or the agent ended; what the clock did then is not known.
+    `RECOVERED`: the clock came back. `NEW_LEVEL`: it lasted so long that later drops are compared
+    with the low clock. `INTERRUPTED`: for a minute the GPU was not busy or its clock not known, or
+    the agent ended; the clock afterwards is not known.
     """
 
     OPEN = "open"
@@ -214,7 +214,7 @@ class ClockDrop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDrop:
-    """A drop as it is kept and published; times are Unix times, all else is as in `ClockDrop`.
+    """A drop as stored and published; times are Unix times, all else is as in `ClockDrop`.
 
     Attributes:
         gpu, uuid: The GPU's label and identity.

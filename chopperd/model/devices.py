@@ -41,7 +41,7 @@ class GpuInfo:
             processor on one module), "average_1s" (too slow for steps), "average" (the firmware's
             own mean, over a time that is not known) or "card" (such a mean, of a card both of whose
             dies are GPUs of their own; the other die has none).
-        memory_source: What `memory_used_bytes` is: "v2", "v1" (holds the driver's reserve),
+        memory_source: Source of `memory_used_bytes`: "v2", "v1" (holds the driver's reserve),
             "system" or "kernel" (the driver's own files).
         parent: Label of the card that this is a partition of, with which it shares clock, power
             and temperature; None for a whole GPU.

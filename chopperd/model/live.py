@@ -51,7 +51,7 @@ class HungCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiesLive:
-    """The compute dies (AMD: XCDs) of a GPU that tells the clock of each, as they run now.
+    """The compute dies (AMD: XCDs) of a GPU that reports the clock of each, as they run now.
 
     Attributes:
         clocks_mhz: Each die's clock at the newest sample; 0: switched off, None: not reported.
@@ -118,7 +118,7 @@ class GpuLive:
 
 
 class SamplerCondition(StrEnum):
-    """How sampling as a whole stands; `UNAVAILABLE`: no back end can be used here."""
+    """The state of sampling as a whole; `UNAVAILABLE`: no back end can be used here."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -134,11 +134,11 @@ class SamplerLive:
     """The sampler process now.
 
     Attributes:
-        condition: How it stands.
+        condition: Its state.
         reason: Why it is not running, for people; None where it is.
         pid: The process; None between two.
         restart_count: Successors started.
-        abandoned_pids: Processes that hang in a driver and were left alone.
+        abandoned_pids: Processes that hang in a driver and were abandoned.
     """
 
     condition: SamplerCondition
@@ -150,7 +150,7 @@ class SamplerLive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """That somebody has paused the agent: why, and until when (None: until it is taken away)."""
+    """A pause of the agent: the reason, and its end (None: until it is resumed)."""
 
     reason: str
     until_unix_ns: int | None
@@ -162,10 +162,10 @@ class ArchiveLive:
 
     Attributes:
         bytes: On disk.
-        oldest_unix_ns: Of the oldest sample kept; None if there is none.
-        lost_samples: Samples that could not be kept (overwritten first, or disk full).
-        damaged_chunks: Chunks passed over when read or found at start.
-        trouble: Why it does not write now, for people; None where it does.
+        oldest_unix_ns: Of the oldest stored sample; None if there is none.
+        lost_samples: Samples that could not be stored (overwritten first, or disk full).
+        damaged_chunks: Chunks skipped when read or found at start.
+        trouble: Why it does not write now, for people; None if it does.
     """
 
     bytes: int = 0
@@ -181,11 +181,11 @@ class StoreLive:
 
     Attributes:
         bytes: On disk.
-        steps: Step rows kept.
-        traces: Traces known.
-        in_memory: Rows that wait in memory since they could not be written.
-        trouble: Why it does not write to disk now, for people; None where it does.
-        dropped: Changes given up since start, as neither disk nor memory had room.
+        steps: Stored step rows.
+        traces: Known traces.
+        in_memory: Rows that wait in memory because they could not be written.
+        trouble: Why it does not write to disk now, for people; None if it does.
+        dropped: Changes lost since start, as neither disk nor memory had room.
         set_aside: What was lost with store files that could not be used, until those quarantined
             files are removed; None if there are none.
     """
@@ -201,7 +201,7 @@ class StoreLive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisLive:
-    """The taking in of traces now.
+    """The ingest of traces now.
 
     Attributes:
         mode: "here", "off" or "spool".
@@ -211,8 +211,8 @@ class AnalysisLive:
         outcomes: Traces by outcome since start: "analysed", "duplicate", "rejected", "failed",
             "killed", "spooled".
         worker_losses: Workers that died over their work, or took too long and were killed.
-        spool_bytes: Disk taken by traces that wait or are kept.
-        trouble: Why traces are not taken in now, for people; None where they are.
+        spool_bytes: Disk space of traces that wait or are retained.
+        trouble: Why traces are not accepted now, for people; None if they are.
     """
 
     mode: str = "here"
@@ -244,9 +244,9 @@ class TracedTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLive:
-    """What the agent's own processes cost: "agent", "sampler", "worker".
+    """The cost of one of the agent's processes: "agent", "sampler", "worker".
 
-    CPU time includes earlier processes of the role; the rest is 0 where none is there now.
+    CPU time includes earlier processes of the role; the rest is 0 where there is none now.
     """
 
     cpu_s: float
@@ -273,12 +273,12 @@ class GuardedPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTestLive:
-    """What sampling costs the steps that a job marks, as far as it is known.
+    """The cost of sampling for the steps that a job marks, as far as it is known.
 
     Attributes:
         step_time_ratio: Step time with sampling over that without; None until it is measured.
         low_ratio, high_ratio: Its 95 % interval.
-        block_count: Times without sampling that were compared with their surroundings.
+        block_count: Periods without sampling that were compared with those around them.
         reason: Why it is not measured, for people; None where it is.
     """
 

@@ -17,7 +17,7 @@ SCHEMA: Final = "chopperd.report/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Why something is missing or to be read with care: a stable code and a line for people."""
+    """Why something is missing or in doubt: a stable code and a line for people."""
 
     code: str
     text: str
@@ -25,7 +25,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """Who made the document, from what."""
+    """The program that made the document, and the source of its samples."""
 
     version: str
     node: str | None
@@ -36,14 +36,9 @@ class Generated:
 
 
 class LostKind(StrEnum):
-    """What a trace may lack or hold in vain: the keys of `TraceSummary.lost`.
+    """Kinds of what a trace lacks or has in excess: the keys of `TraceSummary.lost`."""
 
-    Attributes:
-        meaning: What is counted, and what that does to figures; schema and README have it from
-            here.
-    """
-
-    meaning: str
+    meaning: str  # what is counted, and its effect on figures, for the schema and the pages
 
     DAMAGED_EVENTS = "damaged_events", "Events that are no JSON: left out"
     DAMAGED_ARGS = (
@@ -152,7 +147,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiler:
-    """What profiling itself cost; None where no untraced steps were marked."""
+    """The cost of profiling itself; None where no untraced steps were marked."""
 
     profiled_step_ratio: float | None = None
 
@@ -219,7 +214,8 @@ class GpuLine:
 class CauseShare:
     """A cause's share of the run's ceiling loss.
 
-    `power_w` and `power_limit_w`, of a power cap alone, are what its GPUs draw under it, and may.
+    `power_w` and `power_limit_w`, of a power cap only, are the power of its GPUs under it, and the
+    limit.
     """
 
     cause: str
@@ -231,19 +227,19 @@ class CauseShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The run in one look: means over the critical device of each complete, non-tail step.
+    """The summary of the run: means over the critical device of each complete, non-tail step.
 
     Attributes:
         basis: "critical_steps", or "totals" where the file has no complete step.
-        steps: Steps that the means are over (0 for totals).
+        steps: Number of steps in the means (0 for totals).
         step_ns: Mean window.
         lost_ns: Mean ceiling loss in a step; None if unknown.
         gap_low, gap_high, gap_ratio: Interval of lost / window (gap interval x covered share).
-        excess_ns: Excess over peers a step, by the run's mean clocks; None without four traced
+        excess_ns: Excess over peers in a step, by the run's mean clocks; None without four traced
             peers. excess_low_ns, excess_high_ns: Its interval.
         coverage_ratio: Share of compute covered by samples.
         causes: Shares of the loss, largest first.
-        gpus: One line a GPU.
+        gpus: One line for each GPU.
         waterfall_ns: Mean waterfall.
     """
 

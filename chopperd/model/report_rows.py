@@ -1,7 +1,4 @@
-"""The rows of a report: a step of one device, or a device's whole file, and the lists in a row.
-
-As of `model.report`: names are the published ones, units at their end, `None` is unknown.
-"""
+"""The rows of a report and the lists in them, under their published names; None is unknown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,22 +6,18 @@ from typing import Final, Literal
 
 import msgspec
 
-#: `Part.name` of the records of which the operation, layer or phase is not known.
-UNKNOWN_PART: Final = "(unknown)"
-#: `Part.name` and `Family.name` of those with the least time, where there are very many.
-OTHER_PARTS: Final = "(other)"
+UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer or phase
+OTHER_PARTS: Final = "(other)"  # parts or families with the least time, where there are very many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Device records that share an operation, a layer or a phase.
+    """Device records that share an operation, a layer or a phase; "(unknown)" has the rest.
 
     `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns`, with its 95 % interval, are
-    over its compute, of which kernels that run at once share the loss, by the clock samples that
-    fell into it: unknown with fewer than 30. `samples` counts those inside. What is
-    not known to be of any is "(unknown)", so that parts sum to all records of the device.
-    `merged` is how many operations or layers "(other)" holds, those with the least time of very
-    many; 0 for all others.
+    over its compute, of which concurrent kernels share the loss, by the clock samples inside, which
+    `samples` counts: unknown with fewer than 30. `merged` is how many operations or layers
+    "(other)" holds, those with the least time of very many; 0 for all others.
     """
 
     name: str
@@ -40,11 +33,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """How much longer a family's kernels take beside communication.
+    """How much longer a family's kernels take while communication runs.
 
-    `factor` is the median duration of those with at least the median overlap over that of the
-    tenth with the least, with its 95 % interval; `chopper_e50_e0` is Chopper's ratio. `count` is
-    the number of kernels that they are of; `reason` says why the factor or its interval is missing.
+    `factor` is the median duration of those with at least the median overlap over that of the tenth
+    with the least, with its 95 % interval; `reason` says why one is missing.
     """
 
     factor: float | None
@@ -58,11 +50,9 @@ class Contention:
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """All kernels of one normalised name; `time_ns` is their sum, not a union.
 
-    `mean_mhz` and `lost_ns`, with its 95 % interval, are by the clock samples that fell into it;
-    unknown with fewer than 30. `merged` is how many families "(other)" holds, of its class those
-    with the least time of very many; 0 for all others.
-
-    A `msgspec.Struct`, as the published name `class` is a keyword of Python.
+    `mean_mhz` and `lost_ns`, with its 95 % interval, are by the clock samples inside; unknown with
+    fewer than 30. `merged` is how many families "(other)" holds, of its class those with the least
+    time of very many; 0 for all others.
     """
 
     name: str
@@ -118,12 +108,12 @@ class CopyTraffic:
 class CollectiveTraffic:
     """Communication kernels of one collective in one process group.
 
-    `group_ranks` are the group's members in short, "0-7" or "0-56 by 8", as far as the trace tells
-    them. A collective called "other" is several, those with the least time of very many.
-    `time_ns` sums durations and counts from this rank's kernel start: it holds the wait for other
-    ranks, so that bandwidths are lower bounds of what the links do. They are over the `sized_count`
-    kernels whose size is known, None without any: `algorithm` is the collective's bytes over time,
-    `bus` what one rank's links carry. `name` is "unknown" where nothing tells it.
+    `group_ranks` are the group's members in short, "0-7" or "0-56 by 8", as far as the trace has
+    them. A collective called "other" is several, those with the least time of very many; "unknown"
+    one without a name. `time_ns` sums durations and counts from this rank's kernel start: it holds
+    the wait for other ranks, so that bandwidths are lower bounds of the links' own. They are over
+    the `sized_count` kernels whose size is known, None without any: `algorithm` is the collective's
+    bytes over time, `bus` what one rank's links carry.
     """
 
     name: str
@@ -141,17 +131,14 @@ class CollectiveTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChopperTimes:
-    """Chopper's own figures of a row, beside ours; sums over its compute kernels.
+    """The figures of a row as Chopper defines them; sums over its compute kernels.
 
-    Attributes:
-        kernel_count: Its compute kernels: without communication and its packing, with a launch.
-        kernel_ns: Their durations; with `launch_ns`, Chopper's time of an iteration.
-        launch_ns: Gaps between a compute kernel's end and the next one's start.
-        prep_ns, call_ns: Their parts before and from the launch call's begin.
-        first_launch_ns: From the first kernel of all to the first that computes.
-        first_call_ns: From its launch call's begin to its start. Chopper calls the difference its
-            prep, which is below 0 where the call came first.
-        overlap_ratio: Share of the kernels' time beside communication.
+    `kernel_count` and `kernel_ns` are of compute kernels with a launch, without communication and
+    its packing; `kernel_ns` and `launch_ns` make Chopper's time of an iteration. `launch_ns` are
+    the gaps between a compute kernel's end and the next one's start, `prep_ns` and `call_ns` their
+    parts before and from the begin of the launch call. `first_launch_ns` is from the first kernel
+    of all to the first compute kernel, `first_call_ns` from that one's launch call to its start;
+    their difference is Chopper's prep. `overlap_ratio` of the time communication runs.
     """
 
     kernel_count: int
@@ -172,24 +159,14 @@ class Efficiency:
     rated those of them whose type's peak is known. Times sum durations. `rated_time_ns` =
     `theoretical_ns` x the three overheads, which are Chopper's, at the clock of the peak.
 
-    Attributes:
-        flops: Of the operators of shaped kernels; causal attention counts half.
-        matrix_time_ns: Of all gemm and attention kernels.
-        shaped_time_ns: Of the shaped ones. shaped_share: Of `matrix_time_ns`.
-        achieved_flops_per_s: Over `shaped_time_ns`.
-        dtype: What most of the operations are of.
-        spec_flops_per_s: The vendor's peak for it. spec_mhz: The clock of that peak.
-        spec_source: The document that states them.
-        rated_time_ns: Of rated kernels. theoretical_ns: Their work at the peak.
-        utilization: `theoretical_ns` over `rated_time_ns`.
-        overhead_frequency: Of the clock below that of the peak, as sampled.
-        overhead_overlap: Of communication beside kernels, by like kernels without it.
-        overhead_utilization: What is left over.
-        clock_share: Of `rated_time_ns` with a sampled clock.
-        overlap_share: Of the time of rated kernels beside communication, that of kernels with like
-            ones without; None where nothing overlaps.
-        method: How the overheads were found.
-        reason: Why figures are missing.
+    `flops` are of the operators of shaped kernels, where causal attention counts half, achieved
+    ones over `shaped_time_ns`; `dtype` is the element type of most, `spec_flops_per_s` the vendor's
+    peak for it at `spec_mhz`, by `spec_source`. `theoretical_ns` is the work of rated kernels at
+    the peak, `utilization` that over their time. The overheads are of the sampled clock below that
+    of the peak, of concurrent communication (by like kernels without it), and the remainder.
+    `clock_share` of `rated_time_ns` has a sampled clock; `overlap_share` is the share of the rated
+    kernels during communication that have like ones without it, None where nothing overlaps.
+    `method` is that of the overheads; `reason` says why figures are missing.
     """
 
     flops: float | None = None
@@ -213,9 +190,6 @@ class Efficiency:
     reason: str | None = None
 
 
-ClockBasis = Literal["in_class", "mixed", "all"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStats:
     """Time-weighted mean clock with its 95 % interval; percentiles of the samples themselves."""
@@ -233,15 +207,10 @@ class ClockStats:
 class ClockDies:
     """The compute dies (AMD: XCDs) of a GPU with several, over a row's samples in compute.
 
-    The row's clocks are those of the governing die, moment by moment; these figures tell how the
-    others ran beside it.
-
-    Attributes:
-        running: How many dies ran, at some of the samples at least.
-        gated: How many were off at some while others ran.
-        mean_mhz: Mean clock over the running dies, in the measure of `compute.mean_mhz`.
-        spread_mhz: Highest less lowest of the running dies' own means; None of fewer than two.
-        governing: The die with the lowest mean, as the driver counts them from 0.
+    The row's clocks are those of the governing die at each moment, `governing` the die with the
+    lowest mean, as the driver counts them from 0. `running` dies ran at some of the samples,
+    `gated` ones were off at some while others ran. `mean_mhz` is over the running dies, in the
+    measure of `compute.mean_mhz`, `spread_mhz` over their own means, None for fewer than two.
     """
 
     running: int
@@ -255,10 +224,10 @@ class ClockDies:
 class RowClock:
     """Clocks of a row: over compute, over busy time, and the share of compute that was covered.
 
-    `dies` is None where the GPU does not tell clocks of several dies.
+    `dies` is None where the GPU does not report clocks of several dies.
     """
 
-    basis: ClockBasis | None
+    basis: Literal["in_class", "mixed", "all"] | None
     compute: ClockStats | None
     busy: ClockStats | None
     coverage_ratio: float | None
@@ -267,10 +236,10 @@ class RowClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dvfs:
-    """What the clock cost a row; everything None where no compute was covered or no reference.
+    """The clock's cost in a row; everything None where no compute was covered or no reference.
 
-    `resolved` says whether lost / window is shown as a figure: whether its 95 % interval, by the
-    sampling error of the whole recording, is no wider than two points to either side.
+    `resolved`: whether lost / window is shown as a figure, as its 95 % interval, by the sampling
+    error of the whole recording, is no wider than two points to either side.
     """
 
     method: str | None = None
@@ -292,9 +261,9 @@ class Dvfs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """The same model's GPUs in the same job and step, this one included.
+    """The same model's GPUs in the same job and step; `disagree`: two groups over 5 % apart.
 
-    Where they `disagree` (two groups more than 5 % apart) `median_mhz` is the upper group's.
+    `median_mhz` is then the upper group's.
     """
 
     n: int
@@ -358,10 +327,9 @@ class MicroStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Busy time of what each phase launched, in a row's window; None where no record tells of it.
+    """Busy time, a union over streams, of the work of each phase; None where there is no record.
 
-    A union over streams. Phases may overlap, and work of unknown phase is in none of them: beside
-    such work in the window a phase is None where else it would be 0.
+    Phases may overlap. While work of unknown phase is in the window, a phase is None, not 0.
     """
 
     forward: int | None
@@ -371,12 +339,11 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One step of one device, or (in `totals`, with `step` None) the whole file of one device.
+    """One step of one device, or (in `totals`, with `step` None) its whole file.
 
     `run` is `chopperd_run` of the trace; else None, unless several runs of one job have one time:
     then a number in a report on files, and in the agent the time at which the run became known.
-    `power_w` is the mean over the window; `power_source` is what it was taken from:
-    "energy_counter", or the kind of its readings as in `GpuInfo`.
+    `power_w` is the mean over the window by "energy_counter", or readings as in `GpuInfo`.
     """
 
     job: str | None

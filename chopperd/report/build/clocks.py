@@ -4,7 +4,7 @@ They come from the columns of a joined device, at the row's index; NaN becomes N
 """
 
 import math
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from chopperd.correlate.join import RowClocks
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.report_rows import (
-    ClockBasis,
     ClockDies,
     ClockStats,
     Dvfs,
@@ -75,11 +74,9 @@ def clock_of(clocks: RowClocks, index: int, samples: GpuSamples | None = None) -
     covered_ns, in_mask_ns = int(compute.covered_ns[index]), int(compute.in_mask_ns[index])
     in_class_ns, within = int(compute.in_class_ns[index]), row_samples(clocks, index)
     busy_mhz = samples_mhz[within][clocks.samples.label[within] != RunningClass.IDLE]
-    basis: ClockBasis | None = None
-    if covered_ns:
-        basis = "in_class" if in_class_ns == covered_ns else "mixed" if in_class_ns else "all"
+    mixed: Literal["mixed", "all"] = "mixed" if in_class_ns else "all"
     return RowClock(
-        basis=basis,
+        basis=None if not covered_ns else "in_class" if in_class_ns == covered_ns else mixed,
         compute=_stats(
             compute.mean_mhz[index],
             compute.half_width_mhz[index],
