@@ -134,6 +134,7 @@ PARTS: Final = (
         arguments=("--nodes", "100"),
         quick_arguments=("--nodes", "5"),
     ),
+    Part(title="Modules on the path of a report and a sample", module="bench.hands"),
     Part(
         title="Assignment of GPUs by samples",
         module="bench.assignment",
