@@ -28,7 +28,6 @@ class SnapshotSource(Protocol):
 
     def latest(self) -> NodeSnapshot:
         """The newest snapshot; its own time says how old it is."""
-        ...
 
 
 class StepSource(Protocol):
@@ -36,7 +35,6 @@ class StepSource(Protocol):
 
     def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
         """Jobs, newest first."""
-        ...
 
     def steps(
         self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
@@ -46,27 +44,21 @@ class StepSource(Protocol):
         Raises:
             ValueError: The cursor is none that a page gave.
         """
-        ...
 
     def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
         """The rows of a step number on all devices, in all jobs and runs."""
-        ...
 
     def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
         """Kernels of the captures that hold a step."""
-        ...
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
         """The report on the newest capture (of a job); None if there is none to be seen."""
-        ...
 
     def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
         """Traces, newest first."""
-        ...
 
     def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
         """One trace; None if there is none to be seen."""
-        ...
 
 
 class DropSource(Protocol):
@@ -74,7 +66,6 @@ class DropSource(Protocol):
 
     def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
         """Drops that match, newest first."""
-        ...
 
 
 class Upload(Protocol):
@@ -86,7 +77,6 @@ class Upload(Protocol):
         Raises:
             IngestError: It grows too large, or there is no room; `abort` it.
         """
-        ...
 
     def finish(self) -> tuple[TraceEntry, bool]:
         """The trace as it was taken in, and whether it is new (False: the same bytes were known).
@@ -94,11 +84,9 @@ class Upload(Protocol):
         Raises:
             IngestError: It can't be stored.
         """
-        ...
 
     def abort(self) -> None:
         """Forget what came so far."""
-        ...
 
 
 class Ingest(Protocol):
@@ -118,7 +106,6 @@ class Ingest(Protocol):
         Raises:
             IngestError: Traces are not taken in now, or it is too large.
         """
-        ...
 
     def take_file(
         self,
@@ -133,7 +120,6 @@ class Ingest(Protocol):
         Raises:
             IngestError: It is not under a root, not a plain file, or not to be read by its owner.
         """
-        ...
 
 
 class SampleSource(Protocol):
@@ -143,7 +129,6 @@ class SampleSource(Protocol):
         self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
     ) -> SampleSet | None:
         """All samples of a time, of all GPUs or those of the labels; None without any."""
-        ...
 
 
 class Bursts(Protocol):
@@ -151,7 +136,6 @@ class Bursts(Protocol):
 
     def burst(self, seconds: float) -> None:
         """Sample at the burst rate from now on; it ends by itself."""
-        ...
 
 
 class PauseControl(Protocol):
@@ -159,11 +143,9 @@ class PauseControl(Protocol):
 
     def pause(self, reason: str, for_s: float | None) -> Pause:
         """Pause, for a time or until `resume`."""
-        ...
 
     def resume(self) -> None:
         """Go on."""
-        ...
 
 
 class Health(Protocol):
@@ -171,4 +153,3 @@ class Health(Protocol):
 
     def trouble(self) -> str | None:
         """Why it is not, for people; None if it is."""
-        ...

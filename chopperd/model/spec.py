@@ -67,95 +67,56 @@ class GpuSpec:
 
 
 def _peaks(
-    sm_clock_mhz: float | None, stated: Mapping[DType, tuple[float, int]]
+    sm_clock_mhz: float | None, *stated: tuple[float, int, tuple[DType, ...]]
 ) -> dict[DType, Peak]:
-    """Peaks at one clock, of TFLOP/s and FLOP per cycle of a unit."""
+    """Peaks at one clock: TFLOP/s, FLOP per cycle of a unit, and the types that they are of."""
     return {
         dtype: Peak(flops_per_s=tera * _TERA, flops_per_cycle=each, sm_clock_mhz=sm_clock_mhz)
-        for dtype, (tera, each) in stated.items()
+        for tera, each, dtypes in stated
+        for dtype in dtypes
     }
 
 
+_SINGLE_DOUBLE: Final = (DType.FP64, DType.FP32)
+_HALF: Final = (DType.FP16, DType.BF16)
+_BYTE: Final = (DType.FP8, DType.INT8)
+_TF32: Final = (DType.TF32,)
+
 _A100_PEAKS: Final = _peaks(
     1410.0,
-    {
-        DType.FP64: (19.5, 128),
-        DType.FP32: (19.5, 128),
-        DType.TF32: (156.0, 1024),
-        DType.FP16: (312.0, 2048),
-        DType.BF16: (312.0, 2048),
-        DType.INT8: (624.0, 4096),
-    },
+    (19.5, 128, _SINGLE_DOUBLE),
+    (156.0, 1024, _TF32),
+    (312.0, 2048, _HALF),
+    (624.0, 4096, (DType.INT8,)),
 )
 #: Matrix rates of the low precisions are stated at a lower clock than the others.
-_H100_SXM_PEAKS: Final = _peaks(
-    1980.0, {DType.FP64: (66.9, 256), DType.FP32: (66.9, 256)}
-) | _peaks(
-    1830.0,
-    {
-        DType.TF32: (494.7, 2048),
-        DType.FP16: (989.4, 4096),
-        DType.BF16: (989.4, 4096),
-        DType.FP8: (1978.9, 8192),
-        DType.INT8: (1978.9, 8192),
-    },
+_H100_SXM_PEAKS: Final = _peaks(1980.0, (66.9, 256, _SINGLE_DOUBLE)) | _peaks(
+    1830.0, (494.7, 2048, _TF32), (989.4, 4096, _HALF), (1978.9, 8192, _BYTE)
 )
-_H100_PCIE_PEAKS: Final = _peaks(
-    1755.0, {DType.FP64: (51.2, 256), DType.FP32: (51.2, 256)}
-) | _peaks(
-    1620.0,
-    {
-        DType.TF32: (378.0, 2048),
-        DType.FP16: (756.0, 4096),
-        DType.BF16: (756.0, 4096),
-        DType.FP8: (1513.0, 8192),
-        DType.INT8: (1513.0, 8192),
-    },
+_H100_PCIE_PEAKS: Final = _peaks(1755.0, (51.2, 256, _SINGLE_DOUBLE)) | _peaks(
+    1620.0, (378.0, 2048, _TF32), (756.0, 4096, _HALF), (1513.0, 8192, _BYTE)
 )
 #: No document gives the clock of these.
 _B200_PEAKS: Final = _peaks(
     None,
-    {
-        DType.TF32: (1125.0, 4096),
-        DType.FP16: (2250.0, 8192),
-        DType.BF16: (2250.0, 8192),
-        DType.FP8: (4500.0, 16384),
-        DType.INT8: (4500.0, 16384),
-        DType.FP4: (9000.0, 32768),
-    },
+    (1125.0, 4096, _TF32),
+    (2250.0, 8192, _HALF),
+    (4500.0, 16384, _BYTE),
+    (9000.0, 32768, (DType.FP4,)),
 )
 _MI210_PEAKS: Final = _peaks(
-    1700.0,
-    {
-        DType.FP64: (45.3, 256),
-        DType.FP32: (45.3, 256),
-        DType.FP16: (181.0, 1024),
-        DType.BF16: (181.0, 1024),
-        DType.INT8: (181.0, 1024),
-    },
+    1700.0, (45.3, 256, _SINGLE_DOUBLE), (181.0, 1024, (*_HALF, DType.INT8))
 )
 #: Half of the card's, as each of its two dies is a GPU.
 _MI250X_PEAKS: Final = _peaks(
-    1700.0,
-    {
-        DType.FP64: (47.85, 256),
-        DType.FP32: (47.85, 256),
-        DType.FP16: (191.5, 1024),
-        DType.BF16: (191.5, 1024),
-        DType.INT8: (191.5, 1024),
-    },
+    1700.0, (47.85, 256, _SINGLE_DOUBLE), (191.5, 1024, (*_HALF, DType.INT8))
 )
 _MI300X_PEAKS: Final = _peaks(
     2100.0,
-    {
-        DType.FP64: (163.4, 256),
-        DType.FP32: (163.4, 256),
-        DType.TF32: (653.7, 1024),
-        DType.FP16: (1307.4, 2048),
-        DType.BF16: (1307.4, 2048),
-        DType.FP8: (2614.9, 4096),
-        DType.INT8: (2614.9, 4096),
-    },
+    (163.4, 256, _SINGLE_DOUBLE),
+    (653.7, 1024, _TF32),
+    (1307.4, 2048, _HALF),
+    (2614.9, 4096, _BYTE),
 )
 
 

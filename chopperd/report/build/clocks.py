@@ -50,6 +50,12 @@ def filled(target: type[T], columns: object, index: int | tuple[int, int], **oth
     return target(**values)
 
 
+def copied(source: object, target: type[T], **other: object) -> T:
+    """A record with the values that `source` has under the same names, and other fields."""
+    names = (name for name in target.__annotations__ if hasattr(source, name))
+    return target(**({name: getattr(source, name) for name in names} | other))
+
+
 def row_samples(clocks: RowClocks, index: int) -> slice:
     """The row's samples of the clock: a slice of `clocks.samples` (and of `clocks.sample_rows`)."""
     return inside(clocks.samples.t_ns, clocks, index)

@@ -9,6 +9,7 @@ import msgspec
 
 from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note, ReportDocument
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
+from chopperd.report.build.clocks import copied
 from chopperd.report.build.trace_notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.trace_report import TraceReport
 
@@ -117,16 +118,11 @@ def _classes(row: Row) -> tuple[Family, ...]:
     """One family for each class, longest first, with the clock and the loss of the class."""
     reasons = {family.class_: family.beta_reason for family in row.families}
     return tuple(
-        Family(
+        copied(
+            each,
+            Family,
             name=each.class_,
-            class_=each.class_,
-            count=each.count,
             time_ns=each.total_ns,
-            mean_mhz=each.mean_mhz,
-            samples=each.samples,
-            lost_ns=each.lost_ns,
-            lost_low_ns=each.lost_low_ns,
-            lost_high_ns=each.lost_high_ns,
             beta_reason=reasons.get(each.class_),
         )
         for each in sorted(row.classes, key=lambda each: -each.total_ns)

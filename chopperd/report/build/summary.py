@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from chopperd.model.arrays import Float64s
 from chopperd.model.kinds import Cause
 from chopperd.model.report import CauseShare, GpuLine, Reference, Summary
 from chopperd.model.report_rows import Peers, Row
+from chopperd.report.build.clocks import known_or_none
 from chopperd.report.build.rows import DraftRow
 
 
@@ -130,18 +132,16 @@ class RunPeers:
 
     def excess(self, rows: Sequence[DraftRow]) -> RunExcess:
         """The loss of rows of one model against the peers: of one device, or one of each step."""
-        clock = _run_clock(rows)
-        peers = self._peers.get(_who(rows[0]))
+        clock, peers = _run_clock(rows), self._peers.get(_who(rows[0]))
         if clock is None or peers is None:
             return RunExcess()
-        mean_mhz, half_mhz = np.array([clock.mean_mhz]), np.array([clock.half_mhz])
-        found = peers.excess(mean_mhz, half_mhz)
-        low, high = float(found.low[0]), float(found.high[0])
+        found = peers.excess(np.array([clock.mean_mhz]), np.array([clock.half_mhz]))
+        low, high = known_or_none(found.low[0]), known_or_none(found.high[0])
         return RunExcess(
             excess_ns=float(found.ratio[0]) * clock.covered_ns,
-            low_ns=None if math.isnan(low) else low * clock.covered_ns,
-            high_ns=None if math.isnan(high) else high * clock.covered_ns,
-            stands_out=None if math.isnan(low) else bool(found.is_named[0]),
+            low_ns=None if low is None else low * clock.covered_ns,
+            high_ns=None if high is None else high * clock.covered_ns,
+            stands_out=None if low is None else bool(found.is_named[0]),
             peers_mhz=peers.reference_mhz,
         )
 
@@ -150,16 +150,12 @@ def _who(draft: DraftRow) -> tuple[str | None, str | None, str | None]:
     return draft.row.job, draft.row.run, draft.model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RunClock:
-    """The compute clock over several rows: its mean, half its interval, mean covered time.
+class _RunClock(NamedTuple):
+    """The compute clock over several rows; `shares` has that of each row over its peers'."""
 
-    `shares` has the clock of each row over its peers'.
-    """
-
-    covered_ns: float
+    covered_ns: float  # mean over the rows
     mean_mhz: float
-    half_mhz: float
+    half_mhz: float  # of its interval
     shares: Float64s
 
 
@@ -193,7 +189,14 @@ def summarise(
     Means are over the critical device of each complete, non-tail step whose clock is known (of
     all such steps, if none is); where there is no such step, over that of the whole files.
     """
-    complete = _with_clocks([each for each in steps if is_complete(each.row)])
+    complete = [each for each in steps if is_complete(each.row)]
+    lost = {
+        each.row.step
+        for each in complete
+        if each.row.is_critical and each.row.dvfs.lost_ns is not None
+    }
+    if lost:  # steps whose critical device's loss is known; all if none is
+        complete = [each for each in complete if each.row.step in lost]
     used = complete or list(totals)
     critical = [each for each in used if each.row.is_critical]
     if not critical:
@@ -223,16 +226,6 @@ def summarise(
         gpus=tuple(_gpu_line(rows, peers, has_steps=bool(complete)) for rows in devices),
         waterfall_ns=_mean_waterfall([each.row for each in critical]),
     )
-
-
-def _with_clocks(steps: Sequence[DraftRow]) -> list[DraftRow]:
-    """The rows of those steps whose critical device's loss is known; all rows if none is."""
-    known = {
-        each.row.step
-        for each in steps
-        if each.row.is_critical and each.row.dvfs.lost_ns is not None
-    }
-    return [each for each in steps if each.row.step in known] if known else list(steps)
 
 
 def is_complete(row: Row) -> bool:

@@ -1,7 +1,6 @@
 """One trace joined with the node's samples: its rows, and the notes on it."""
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.timebase import realtime_step_ns
@@ -18,6 +17,7 @@ from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import ClockedDevice, JoinOptions, clocked_device
+from chopperd.report.build.clocks import copied
 from chopperd.report.build.device_notes import device_notes
 from chopperd.report.build.rows import (
     DraftRow,
@@ -32,8 +32,6 @@ from chopperd.units import NS_PER_US
 
 #: A wall clock that steps further than this inside a trace spoils the join.
 MAX_REALTIME_STEP_NS = 100 * NS_PER_US
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +102,13 @@ def report_trace(
         notes += device_notes(each, usable, in_agent=options.in_agent)
     return TraceReport(
         trace=_summary(trace, timeline),
-        said=_copied(meta, RunIdentity),
+        said=copied(meta, RunIdentity),
         simulated=meta.simulated,
         devices=tuple(each.summary for each in clocked),
         steps=tuple(row for steps, _ in rows for row in steps),
         totals=tuple(totals for _, totals in rows),
         host_steps=tuple(host_rows(timeline, used, meta)),
-        framework=_copied(timeline.framework, FrameworkSummary),
+        framework=copied(timeline.framework, FrameworkSummary),
         alignments=tuple(_alignment(each) for each in clocks if each is not None),
         realtime_step=stepped,
         sampled=None if samples is None else _sampled_by(samples),
@@ -119,15 +117,9 @@ def report_trace(
     )
 
 
-def _copied(source: object, target: type[T], **other: object) -> T:
-    """A record with the values that `source` has under the same names, and others."""
-    names = (name for name in target.__annotations__ if hasattr(source, name))
-    return target(**({name: getattr(source, name) for name in names} | other))
-
-
 def _sampled_by(samples: SampleSet) -> SampledBy:
     sources = dict.fromkeys(each.gpu.power_source for each in samples.gpus)
-    return _copied(samples, SampledBy, power_sources=tuple(sources))
+    return copied(samples, SampledBy, power_sources=tuple(sources))
 
 
 def _rows(
@@ -166,7 +158,7 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
     damage = trace.damage
     unread = damage.damaged_events + damage.undecodable_events + damage.further_events
     cut = damage.truncated or damage.still_written or damage.unreadable_keys
-    return _copied(
+    return copied(
         trace.meta,
         TraceSummary,
         complete=not (cut or unread or damage.invalid_records),

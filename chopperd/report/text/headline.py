@@ -224,13 +224,12 @@ def _look_at(document: ReportDocument) -> list[str]:
     facts = ", ".join(filter(None, _facts(document, summary, worst)))
     unit = "ms" if summary.basis == "totals" else "ms/step"
     excess = f"{facts} -> at most {brief_milliseconds(worst.excess_ns_per_step)} {unit}"
-    shown = [_also(line) for line in others[:_ALSO_NAMED]]
+    shown = [
+        f"also {gpu_name(line)} ({brief_milliseconds(line.excess_ns_per_step)})"
+        for line in others[:_ALSO_NAMED]
+    ]
     more = len(others) - len(shown)
     return [f"{gpu_name(worst)}: {excess}", *shown, f"and {more} more (GPUS)" if more else ""]
-
-
-def _also(line: GpuLine) -> str:
-    return f"also {gpu_name(line)} ({brief_milliseconds(line.excess_ns_per_step)})"
 
 
 def _facts(document: ReportDocument, summary: Summary, line: GpuLine) -> list[str]:

@@ -44,7 +44,6 @@ _FIXED: Final = (
     "temperature_shutdown_c",
     "temperature_memory_max_c",
 )
-_UNKNOWN: Final = "-"
 _UNITS: Final = ("mhz", "w", "j", "c", "bytes", "ns", "ratio")
 
 
@@ -74,7 +73,8 @@ def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
     for probe in entry.probes:
         if probe.feeds is not None:
             calls.setdefault(probe.feeds, []).append(probe)
-    for name, value in (*_reading_values(entry.reading, calls), *_fixed_values(entry)):
+    fixed = ((name, getattr(entry.info, name)) for name in _FIXED)
+    for name, value in (*_reading_values(entry.reading, calls), *fixed):
         asked = calls.get(name, [])
         used = next((each for each in asked if each.used), None)
         yield FieldAnswer(
@@ -97,17 +97,11 @@ def _reading_values(
             yield field.name, "+".join(sorted(cause.label for cause in value)) or "none set"
         elif field.name == "limited_ns":
             yield from _counters(field.name, value or {}, asked)
-        elif field.name == "die_clocks_mhz":
-            yield from _dies(field.name, value or ())
+        elif field.name == "die_clocks_mhz":  # in one line
+            shown = [UNKNOWN if each is None else f"{each:g}" for each in value or ()]
+            yield from [(field.name, " ".join(shown))] if shown else []
         else:
             yield field.name, value
-
-
-def _dies(field: str, clocks_mhz: tuple[float | None, ...]) -> Iterator[tuple[str, str]]:
-    """The clocks of a GPU's dies in one line; a dash for a missing one."""
-    if clocks_mhz:
-        shown = (_UNKNOWN if clock_mhz is None else f"{clock_mhz:g}" for clock_mhz in clocks_mhz)
-        yield field, " ".join(shown)
 
 
 def _counters(
@@ -119,10 +113,6 @@ def _counters(
     yield from ((name, by_name[name]) for name in named)
     if not named:
         yield field, None
-
-
-def _fixed_values(entry: InventoryEntry) -> Iterator[tuple[str, float | None]]:
-    return ((name, getattr(entry.info, name)) for name in _FIXED)
 
 
 def _theirs(name: str, numbers: Mapping[str, float], entry: InventoryEntry) -> float | None:
@@ -283,19 +273,18 @@ def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:
     for answer in field_answers(entry):
         others = list(answer.others)
         first = answer.used or (others.pop(0) if others else None)
+        period_ns = answer.buffered_period_ns
+        every = f", kept every {decimal(period_ns / NS_PER_MS, 1)} ms" if period_ns else ""
         yield (
             answer.name,
             _shown(answer.name, answer.value),
             _shown(answer.name, answer.nvidia_smi) + (" !" if answer.differs else ""),
             _costs(first),
-            _call(first) + _kept(answer.buffered_period_ns),
+            _call(first) + every,
         )
-        yield from (_further(other) for other in others)
-    yield from (_further(call) for call in entry.probes if call.feeds is None)
-
-
-def _further(probe: FieldProbe) -> tuple[str, ...]:
-    return "", "", "", _costs(probe), _call(probe)
+        yield from (("", "", "", _costs(other), _call(other)) for other in others)
+    other_calls = (call for call in entry.probes if call.feeds is None)
+    yield from (("", "", "", _costs(call), _call(call)) for call in other_calls)
 
 
 def _shown(name: str, value: float | str | None) -> str:
@@ -314,10 +303,6 @@ def _costs(probe: FieldProbe | None) -> str:
         return UNKNOWN
     p50_us, p99_us = probe.call_p50_ns / NS_PER_US, probe.call_p99_ns / NS_PER_US
     return f"{decimal(p50_us, 1)}/{decimal(p99_us, 1)}"
-
-
-def _kept(period_ns: int | None) -> str:
-    return "" if period_ns is None else f", kept every {decimal(period_ns / NS_PER_MS, 1)} ms"
 
 
 def _call(probe: FieldProbe | None) -> str:

@@ -149,12 +149,10 @@ class Described(Protocol):
     @property
     def key(self) -> str:
         """As written in the file, after its section: "sampling.hz"."""
-        ...
 
     @property
     def help(self) -> str:
         """Its purpose."""
-        ...
 
 
 def render_settings(settings: Iterable[tuple[Described, object, str]]) -> Group:
