@@ -24,7 +24,7 @@ from chopperd.devices.base import BackendOptions
 from chopperd.devices.registry import open_backend
 from chopperd.export.metric import Profile
 from chopperd.export.rendering import MetricsText
-from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.live.node import LiveNode
 from chopperd.model.live import NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.pipeline.simulated import simulated_traces
 from chopperd.sampling.memory.layout import RingDescription
@@ -144,7 +144,7 @@ class _Snapshots:
     def latest(self) -> NodeSnapshot:
         """The node now."""
         running = SamplerLive(condition=SamplerCondition.RUNNING, pid=os.getpid())
-        return self._node.snapshot(AgentFacts(sampler=running))
+        return self._node.snapshot(running)
 
 
 def main(argv: list[str]) -> None:
