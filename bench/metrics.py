@@ -18,9 +18,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from bench.markdown import Figure, figure_table, table
 from chopperd.clock import SystemClock
 from chopperd.export.agent_metrics import EXPORT_METRICS
-from chopperd.export.catalogue import metrics_of
 from chopperd.export.metric import Kind, Profile, View
-from chopperd.export.rendering import MetricsText
+from chopperd.export.rendering import MetricsText, metrics_of
 from chopperd.model.arrays import Float64s
 from chopperd.model.live import NodeSnapshot
 from tests.fakes.snapshots import OneSnapshot, full_snapshot

@@ -12,8 +12,8 @@ import click
 
 from chopperd.cli.commands import app
 from chopperd.config.table import SETTINGS
-from chopperd.export.catalogue import CATALOGUE
 from chopperd.export.metric import Metric
+from chopperd.export.rendering import CATALOGUE
 from chopperd.model.report import LostKind
 
 DOCS = Path(__file__).parent.parent / "docs"

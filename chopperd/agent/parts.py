@@ -24,8 +24,7 @@ from chopperd.clock import Clock
 from chopperd.config.paths import node_name
 from chopperd.config.sections import Config
 from chopperd.errors import IngestError, IngestReason, StoreError
-from chopperd.export.catalogue import profile_named
-from chopperd.export.rendering import MetricsText
+from chopperd.export.rendering import MetricsText, profile_named
 from chopperd.live.drops import DropQueue
 from chopperd.live.traced import TracedLedger
 from chopperd.model.captures import TraceEntry

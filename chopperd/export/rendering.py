@@ -14,13 +14,31 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from chopperd.clock import Clock
-from chopperd.export.agent_metrics import EXPORT_METRICS
-from chopperd.export.catalogue import metrics_of
+from chopperd.export.agent_metrics import AGENT_METRICS, EXPORT_METRICS
+from chopperd.export.gpu_metrics import GPU_METRICS, TRACED_METRICS
 from chopperd.export.metric import ExportState, Metric, Profile, View
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import NodeSnapshot
 from chopperd.model.services import SnapshotSource
 from chopperd.units import NS_PER_S
+
+# The one table of all metrics, for scrapes, documentation and dashboards.
+
+#: In the order in which they are exported; the exporter's own come last.
+CATALOGUE: Final = (*GPU_METRICS, *TRACED_METRICS, *AGENT_METRICS, *EXPORT_METRICS)
+
+_PROFILES: Final = {profile.label: profile for profile in Profile}
+
+
+def profile_named(name: str) -> Profile:
+    """The profile with this name in the configuration."""
+    return _PROFILES[name]
+
+
+def metrics_of(profile: Profile) -> tuple[Metric, ...]:
+    """The metrics of a profile, in their order."""
+    return tuple(metric for metric in CATALOGUE if metric.profile <= profile)
+
 
 logger = logging.getLogger(__name__)
 

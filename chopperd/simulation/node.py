@@ -5,17 +5,191 @@ gives the same values.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from math import isnan
 from typing import Final, NamedTuple
+from uuid import UUID
 
-from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
-from chopperd.simulation.evolution import NodeState, StepRun, initial_state, run_step
+import numpy as np
+
+from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.kinds import CAUSES, Cause
+from chopperd.simulation.evolution import COUNTED, NodeState, StepRun, initial_state, run_step
 from chopperd.simulation.physics import Silicon, draw_silicon
-from chopperd.simulation.presets import SimulationSpec, node_preset
+from chopperd.simulation.presets import (
+    Dies,
+    GpuModel,
+    NodePreset,
+    SimulationSpec,
+    generator,
+    node_preset,
+)
 from chopperd.simulation.program import Program, build_program
-from chopperd.simulation.sensors import Sensors, gpu_identities
 from chopperd.simulation.track import ClockTruth, Track, build_tracks, joined_truth
+from chopperd.units import NS_PER_S
+
+# What the driver of a simulated GPU answers: the truth through sensors with period and lag.
+
+_SENSOR_KEY: Final = 15
+_MEMORY_KEY: Final = 16
+_USED_MEMORY_SHARE: Final = 0.82
+_SEGMENT_BYTES: Final = 20 * 1024 * 1024
+_CHURN_PERIOD_NS: Final = NS_PER_S // 2
+
+
+class Sensors:
+    """The sensors of one GPU, over the tracks that `track_at` gives for a time.
+
+    Each sensor takes its value at its own update times, a period apart with a phase of its own.
+    Before the start everything was as at the start.
+    """
+
+    def __init__(
+        self,
+        preset: NodePreset,
+        track_at: Callable[[int], Track],
+        *,
+        key: tuple[int, int],
+        start_ns: int,
+    ) -> None:
+        rng = generator(_SENSOR_KEY, *key)
+        self._model: GpuModel = preset.gpu
+        self._track_at, self._key, self._start_ns = track_at, key, start_ns
+        self._phase: list[float] = rng.random(4).tolist()
+        used_share = rng.normal(_USED_MEMORY_SHARE, 0.002) if preset.job else 0.005
+        self._used_bytes = int(self._model.memory_size_bytes * used_share)
+        self._churns = preset.job is not None and preset.job.framework == "fsdp1"
+        self._dies = Dies(self._model.dies, rng) if self._model.dies else None
+
+    def reading(self, t_ns: int, scope: ReadScope) -> DeviceReading:
+        """What the device answers at a time: all of it, or clock and limits only."""
+        sensors = self._model.sensors
+        seen_ns = self._update_ns(t_ns, sensors.clock_period_ns, 0) - sensors.clock_lag_ns
+        seen_ns = max(seen_ns, self._start_ns)
+        track = self._track_at(seen_ns)
+        dies_mhz = self._die_clocks_mhz(seen_ns)
+        fast = DeviceReading(
+            sm_clock_mhz=_lowest_mhz(dies_mhz) if dies_mhz else self._stepped_mhz(seen_ns),
+            die_clocks_mhz=dies_mhz,
+            causes=_cause_set(track.causes_at(seen_ns)),
+            limited_ns={cause: track.limited_until_ns(cause, seen_ns) for cause in COUNTED},
+        )
+        return fast if scope is ReadScope.FAST else self._completed(fast, t_ns)
+
+    def _completed(self, fast: DeviceReading, t_ns: int) -> DeviceReading:
+        return replace(
+            fast,
+            mem_clock_mhz=self._model.mem_clock_mhz,
+            power_w=self._power_w(t_ns),
+            energy_j=self._energy_j(t_ns),
+            temperature_c=float(int(self._track_at(t_ns).temperature_at_c(t_ns))),
+            memory_used_bytes=self._memory_used_bytes(t_ns),
+            activity_ratio=self._activity_ratio(t_ns),
+        )
+
+    def _stepped_mhz(self, t_ns: int) -> float:
+        step_mhz = self._model.clock_step_mhz
+        return round(self._track_at(t_ns).clock_mhz_at(t_ns) / step_mhz) * step_mhz
+
+    def _die_clocks_mhz(self, t_ns: int) -> tuple[float | None, ...]:
+        """The clock of each compute die at a time, in the clock's steps; empty without dies."""
+        if self._dies is None:
+            return ()
+        clock_mhz = np.array([self._track_at(t_ns).clock_mhz_at(t_ns)])
+        (clocks_mhz,) = self._dies.clocks_mhz(clock_mhz, np.array([t_ns], np.int64))
+        step_mhz = self._model.clock_step_mhz
+        stepped = (np.round(clocks_mhz / step_mhz) * step_mhz).tolist()
+        return tuple(None if isnan(each) else each for each in stepped)
+
+    def _update_ns(self, t_ns: int, period_ns: int, sensor: int) -> int:
+        """The sensor's last update at or before a time."""
+        phase_ns = int(self._phase[sensor] * period_ns)
+        return (t_ns - phase_ns) // period_ns * period_ns + phase_ns
+
+    def _power_w(self, t_ns: int) -> float:
+        window_ns = self._model.sensors.power_window_ns
+        end_ns = self._update_ns(t_ns, self._model.sensors.power_period_ns, 1)
+        spent_j = self._energy_until_j(end_ns) - self._energy_until_j(end_ns - window_ns)
+        return round(spent_j * NS_PER_S / window_ns, 3)
+
+    def _energy_j(self, t_ns: int) -> float:
+        at_ns = self._update_ns(t_ns, self._model.sensors.energy_period_ns, 2)
+        step_j = self._model.sensors.energy_step_j
+        return float(self._energy_until_j(at_ns) // step_j) * step_j
+
+    def _energy_until_j(self, t_ns: int) -> float:
+        track = self._track_at(max(t_ns, self._start_ns))
+        if t_ns < self._start_ns:
+            before_s = (self._start_ns - t_ns) / NS_PER_S
+            return track.energy_j - float(track.power.value[0]) * before_s
+        return track.energy_until_j(t_ns)
+
+    def _activity_ratio(self, t_ns: int) -> float:
+        window_ns = self._model.sensors.activity_window_ns
+        end_ns = max(self._update_ns(t_ns, window_ns, 3), self._start_ns)
+        begin_ns = max(end_ns - window_ns, self._start_ns)
+        busy_ns = self._busy_until_ns(end_ns) - self._busy_until_ns(begin_ns)
+        return round(busy_ns / (end_ns - begin_ns), 2) if end_ns > begin_ns else 0.0
+
+    def _busy_until_ns(self, t_ns: int) -> float:
+        return self._track_at(t_ns).busy_until_ns(t_ns)
+
+    def _memory_used_bytes(self, t_ns: int) -> int:
+        """FSDPv1's reserved memory comes and goes in segments; otherwise it is constant."""
+        if not self._churns:
+            return self._used_bytes
+        period = (t_ns - self._start_ns) // _CHURN_PERIOD_NS
+        segments = generator(_MEMORY_KEY, *self._key, period).integers(0, 60)
+        return self._used_bytes + int(segments) * _SEGMENT_BYTES
+
+
+def _cause_set(bits: int) -> frozenset[Cause]:
+    return frozenset(cause for cause in CAUSES if bits & cause.bit)
+
+
+def _lowest_mhz(dies_mhz: Sequence[float | None]) -> float | None:
+    """The lowest clock of a die that runs; of those that sleep, the lowest but 0."""
+    reported = [clock_mhz for clock_mhz in dies_mhz if clock_mhz]
+    running = [clock_mhz for clock_mhz in reported if clock_mhz > DEEP_SLEEP_MHZ]
+    return min(running or reported, default=None)
+
+
+_IDENTITY_KEY = 14
+
+
+def gpu_identities(preset: NodePreset, seed: int) -> tuple[GpuInfo, ...]:
+    """The GPUs, in the driver's order; their unique ids depend on the seed."""
+    rng, model = generator(_IDENTITY_KEY, seed), preset.gpu
+    sensors = model.sensors
+    return tuple(
+        GpuInfo(
+            gpu=str(index),
+            index=index,
+            uuid=_uuid(model.vendor, rng.bytes(16)),
+            name=model.name,
+            vendor=model.vendor,
+            pci_bus_id=f"00000000:{0x1B + 0x1D * index:02X}:00.0",
+            sm_clock_max_mhz=model.sm_clock_max_mhz,
+            mem_clock_max_mhz=model.mem_clock_mhz,
+            power_limit_w=model.power_limit_w,
+            power_limit_default_w=model.power_limit_w,
+            memory_size_bytes=model.memory_size_bytes,
+            sensor_lag_ns=sensors.clock_lag_ns + sensors.clock_period_ns // 2,
+            sm_clock_period_ns=sensors.clock_period_ns,
+            sm_clock_average_ns=0,
+            power_period_ns=sensors.power_period_ns,
+            energy_period_ns=sensors.energy_period_ns,
+        )
+        for index in range(preset.gpu_count)
+    )
+
+
+def _uuid(vendor: Vendor, raw: bytes) -> str:
+    unique = str(UUID(bytes=raw))
+    return f"GPU-{unique}" if vendor is Vendor.NVIDIA else unique
+
 
 _STORED_STEPS: Final = 32
 _STEPS_PER_CHECKPOINT: Final = 256

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.config.kinds import CLASS_RULES, LONGEST_PATTERN, MOST_REPETITIONS
 from chopperd.config.load import load_config
+from chopperd.config.table import CLASS_RULES, LONGEST_PATTERN, MOST_REPETITIONS
 from chopperd.errors import ConfigError
 from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.pipeline.reports import configured_options

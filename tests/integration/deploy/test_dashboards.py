@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chopperd.export.catalogue import CATALOGUE
 from chopperd.export.metric import Profile
+from chopperd.export.rendering import CATALOGUE
 from dashboards.__main__ import FOLDERS, board_files
 from dashboards.checks import board_problems, expressions, panel_problems
 from tests.promql import filled_in, grouping_labels, selectors

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chopperd.export.catalogue import CATALOGUE
+from chopperd.export.rendering import CATALOGUE
 from dashboards import node_and_gpu
 from dashboards.checks import expressions
 from tests.promql import filled_in, grouping_labels, selectors

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.export.catalogue import CATALOGUE, metrics_of, profile_named
 from chopperd.export.metric import Kind, Metric, Profile
+from chopperd.export.rendering import CATALOGUE, metrics_of, profile_named
 from tests.exposition import families, rendered, series
 from tests.fakes.snapshots import full_snapshot
 

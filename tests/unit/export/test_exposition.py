@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from chopperd.export.catalogue import CATALOGUE
 from chopperd.export.metric import Kind, Label, Metric, Profile, Source, View, metric
 from chopperd.export.rendering import (
+    CATALOGUE,
     FaultCount,
     MetricsText,
     SnapshotCollector,

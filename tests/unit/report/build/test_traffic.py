@@ -12,8 +12,7 @@ from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.privacy import with_names
 from chopperd.report.build.trace_report import report_trace
-from chopperd.report.text.report import page_text, render_text
-from chopperd.report.text.traffic_tables import collectives, contention, copies
+from chopperd.report.text.report import collectives, contention, copies, page_text, render_text
 from chopperd.traces.timeline.layout import lay_out
 from tests.fakes.clock import ScriptedClock
 from tests.trace_building import TraceBuilder
