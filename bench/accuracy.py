@@ -13,14 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from bench.scenarios import (
-    SCENARIO_PRESETS,
-    Scenario,
-    StepTruth,
-    observe,
-    scenario,
-    step_truth,
-)
+from bench.scenarios import SCENARIO_PRESETS, Scenario, StepTruth, observe, scenario, step_truth
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.model.arrays import Bools, Float64s

@@ -10,15 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bench.agents import (
-    CLOCK,
-    JOB,
-    BenchAgent,
-    good_agent,
-    kernel_kib,
-    print_report,
-    wait_until,
-)
+from bench.agents import CLOCK, JOB, BenchAgent, good_agent, kernel_kib, print_report, wait_until
 from bench.big_trace import NO_BIG_TRACE, made
 from bench.markdown import Figure, figure_table, median_and_range, table
 from bench.processes import cpu_ns

@@ -43,11 +43,7 @@ class NotInTimeError(Exception):
 
 
 def wait_until(
-    what: str,
-    condition: Callable[[], object],
-    *,
-    within_s: float = _DEADLINE_S,
-    every_ms: int = 50,
+    what: str, condition: Callable[[], object], *, within_s: float = _DEADLINE_S, every_ms: int = 50
 ) -> None:
     """Return once the condition holds; it is looked at so often that looking costs little.
 

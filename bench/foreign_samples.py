@@ -88,8 +88,7 @@ def even_job(seed: int, steps: int) -> Scenario:
         windows=Intervals(start_ns=start_ns, end_ns=ends),
         records=records,
         truth=ClockTruth(
-            clock=StepFunction(edges_ns=edges, value=value),
-            causes=np.zeros(len(value), np.int64),
+            clock=StepFunction(edges_ns=edges, value=value), causes=np.zeros(len(value), np.int64)
         ),
     )
 

@@ -219,13 +219,7 @@ def sampling_row(done: Sampling, beside: str = "") -> list[str]:
     )
     late = "/".join(f"{np.quantile(done.late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
     floor = "/".join(f"{np.quantile(done.floor_late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
-    return [
-        *figure.cells,
-        f"{100 * done.floor_ratio:.2f}",
-        f"{done.kept_hz:.2f}",
-        late,
-        floor,
-    ]
+    return [*figure.cells, f"{100 * done.floor_ratio:.2f}", f"{done.kept_hz:.2f}", late, floor]
 
 
 def _percent(ratio: float | None) -> float | None:

@@ -225,11 +225,7 @@ def _steady(
     """Mean 1600 MHz, deviation 60 MHz; blind to what runs."""
     edges = _grid(chunks)
     drift = wander(
-        rng,
-        count=len(edges) - 1,
-        cell_ns=_CELL_NS,
-        deviation=60.0,
-        correlation_ns=correlation_ns,
+        rng, count=len(edges) - 1, cell_ns=_CELL_NS, deviation=60.0, correlation_ns=correlation_ns
     )
     return _limited(edges, 1600.0 + drift)
 

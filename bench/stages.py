@@ -66,8 +66,7 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: str) -> list
     options = JoinOptions(device_map=device_map_of(device_map, "device map"))
     report = watch.time("join", lambda: report_trace(trace, timeline, samples, options))
     document = watch.time(
-        "build",
-        lambda: build_document([report], version="", time="", selection=StepSelection()),
+        "build", lambda: build_document([report], version="", time="", selection=StepSelection())
     )
     watch.time("encode", lambda: formatted(document, "json", styled=False))
     return watch.stages

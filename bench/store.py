@@ -16,13 +16,7 @@ from typing import Final
 
 from bench.markdown import median_and_range, table
 from chopperd.clock import SystemClock
-from chopperd.model.captures import (
-    AnalysedTrace,
-    StepQuery,
-    TraceEntry,
-    TraceState,
-    Viewer,
-)
+from chopperd.model.captures import AnalysedTrace, StepQuery, TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
 from chopperd.model.run import RunIdentity
 from chopperd.store.captures.capture_store import CaptureStore

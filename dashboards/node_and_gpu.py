@@ -51,9 +51,7 @@ def _variables() -> tuple[Variable, ...]:
         datasource_variable(),
         label_variable("cluster", "Cluster", "label_values(chopperd_agent_build_info, cluster)"),
         label_variable(
-            "node",
-            "Node",
-            'label_values(chopperd_agent_build_info{cluster="$cluster"}, instance)',
+            "node", "Node", 'label_values(chopperd_agent_build_info{cluster="$cluster"}, instance)'
         ),
         label_variable("gpu", "GPU", f"label_values(chopperd_gpu_up{{{_NODE}}}, gpu)", every=True),
         scrape_variable(),
@@ -123,10 +121,7 @@ def _busy_clock() -> Panel:
     return time_series(
         "SM clock while busy",
         "Cycles over time while the GPU reported itself busy. Dashed: the reference clock.",
-        (
-            Query(expr=mean, legend="GPU {{gpu}}"),
-            Query(expr=reference, legend="reference {{gpu}}"),
-        ),
+        (Query(expr=mean, legend="GPU {{gpu}}"), Query(expr=reference, legend="reference {{gpu}}")),
         unit="hertz",
         overrides=(dashed("^reference"),),
     )
@@ -200,8 +195,7 @@ def _temperature() -> Panel:
         "By sensor.",
         (
             Query(
-                expr=f"chopperd_gpu_temperature_celsius{_CHOSEN}",
-                legend="GPU {{gpu}} {{sensor}}",
+                expr=f"chopperd_gpu_temperature_celsius{_CHOSEN}", legend="GPU {{gpu}} {{sensor}}"
             ),
         ),
         unit="celsius",

@@ -87,9 +87,7 @@ def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Socket
         api=on_api,
         api_local=on_path,
         addresses=Addresses(
-            metrics=_name(on_metrics),
-            api=_name(on_api),
-            api_socket=path if on_path else None,
+            metrics=_name(on_metrics), api=_name(on_api), api_socket=path if on_path else None
         ),
     )
     if problems:

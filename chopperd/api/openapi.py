@@ -203,8 +203,5 @@ def docs_file(call: Call) -> Response:
 
 def _file(name: str, media_type: str) -> Response:
     body = files("chopperd.api").joinpath("assets", *name.split("/")).read_bytes()
-    headers = {
-        "content-security-policy": _CONTENT_SECURITY_POLICY,
-        "cache-control": "max-age=3600",
-    }
+    headers = {"content-security-policy": _CONTENT_SECURITY_POLICY, "cache-control": "max-age=3600"}
     return Response(body, media_type=media_type, headers=headers)

@@ -21,8 +21,7 @@ _MAX_INT64: Final = 2**63 - 1
 _LONGEST_DEVICE_MAP: Final = 4096
 # A plus sign that was not escaped arrives as a space.
 _RFC_3339: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([-+ ])(\d\d:\d\d))",
-    re.ASCII,
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([-+ ])(\d\d:\d\d))", re.ASCII
 )
 _SECONDS_OF_UNIT: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)

@@ -202,10 +202,7 @@ def _brief_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
 def _brief(document: ReportDocument) -> ReportDocument:
     """The document without the long lists of its rows."""
     return replace(
-        document,
-        totals=_brief_rows(document.totals),
-        steps=_brief_rows(document.steps),
-        host=(),
+        document, totals=_brief_rows(document.totals), steps=_brief_rows(document.steps), host=()
     )
 
 

@@ -33,11 +33,7 @@ _AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 @options.backend
 @options.list_form
 @options.config_path
-def doctor(
-    backend: str | None,
-    form: options.ListFormat,
-    config: Path | None,
-) -> None:
+def doctor(backend: str | None, form: options.ListFormat, config: Path | None) -> None:
     """Check what chopperd needs on this machine, and say how to fix it; exit 1 on a problem."""
     from chopperd.diagnosis.checks import findings
     from chopperd.diagnosis.findings import diagnosis_page, encode_findings, problem_count
@@ -109,11 +105,7 @@ def _amd(driver: "DriverProbe") -> "Amd":
 @options.backend
 @options.list_form
 @options.config_path
-def devices(
-    backend: str | None,
-    form: options.ListFormat,
-    config: Path | None,
-) -> None:
+def devices(backend: str | None, form: options.ListFormat, config: Path | None) -> None:
     """List the GPUs and, for each field, the driver call that gives it and its time."""
     from chopperd.report.text.inventory import encode_inventory, render_inventory
 
@@ -126,9 +118,7 @@ def devices(
 
 @click.command("check-config")
 @options.config_file
-def check_config(
-    file: Path | None,
-) -> None:
+def check_config(file: Path | None) -> None:
     """Check the configuration; print each setting in force and where it was set."""
     from chopperd.report.text.lists import render_settings
 

@@ -70,10 +70,7 @@ by = click.option(
 )
 form = click.option("--format", "form", type=_FORMATS, default="text", help="Output format.")
 report_form = click.option(
-    "--format",
-    "form",
-    type=_FORMATS,
-    help="Output format; default: by -o's suffix, else text.",
+    "--format", "form", type=_FORMATS, help="Output format; default: by -o's suffix, else text."
 )
 list_form = click.option(
     "--format", "form", type=_LIST_FORMATS, default="text", help="Output format."

@@ -89,9 +89,7 @@ def _analysis(arguments: Sequence[str]) -> int:
     flags = [each for each in arguments if each == "--in-foreground"]
     given = _values([each for each in arguments if each not in flags], ["--memory-max-bytes"])
     return worker.main(
-        RecordedSamples,
-        memory_max_bytes=int(given["--memory-max-bytes"]),
-        in_background=not flags,
+        RecordedSamples, memory_max_bytes=int(given["--memory-max-bytes"]), in_background=not flags
     )
 
 

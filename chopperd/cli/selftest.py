@@ -31,16 +31,10 @@ _AUTO: Final = "auto"
 @click.command()
 @click.option("--gpu", help="Label of the GPU; default: the only one.")
 @click.option(
-    "--seconds",
-    type=click.FloatRange(0.5, 120),
-    default=10.0,
-    help="Timed length of each phase.",
+    "--seconds", type=click.FloatRange(0.5, 120), default=10.0, help="Timed length of each phase."
 )
 @click.option(
-    "--warm-up",
-    type=click.FloatRange(0, 60),
-    default=2.0,
-    help="Seconds of load before it.",
+    "--warm-up", type=click.FloatRange(0, 60), default=2.0, help="Seconds of load before it."
 )
 @click.option("--hz", type=options.HZ, default=_HZ, help="Samples a second.")
 @click.option("--anyway", is_flag=True, help="Test the GPU even if it is in use.")
@@ -108,8 +102,7 @@ def _tested(
         recorder.start()
         complain(f"selftest: GPU {gpu.gpu}, about {plan.lasts_s:.0f} s and the start of torch")
         log = run_load(
-            command,
-            lambda begin: complain(f"selftest: {phase_words(begin.operand, begin.round)}"),
+            command, lambda begin: complain(f"selftest: {phase_words(begin.operand, begin.round)}")
         )
         samples = recorder.finish()
     if output is not None:

@@ -26,9 +26,7 @@ _NAME: Final = "chopperd"
 
 
 def state_folder(
-    config: Config,
-    environment: Mapping[str, str] | None = None,
-    system: SystemPaths = SYSTEM_PATHS,
+    config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> Path:
     """The state folder of an agent started now; it need not exist.
 
@@ -45,9 +43,7 @@ def state_folder(
 
 
 def runtime_folder(
-    config: Config,
-    environment: Mapping[str, str] | None = None,
-    system: SystemPaths = SYSTEM_PATHS,
+    config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> Path:
     """The folder of socket and pause file of an agent started now; it need not exist.
 
@@ -63,9 +59,7 @@ def runtime_folder(
 
 
 def readable_state_folders(
-    config: Config,
-    environment: Mapping[str, str] | None = None,
-    system: SystemPaths = SYSTEM_PATHS,
+    config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> tuple[Path, ...]:
     """Readable folders with the state of an agent, best first.
 
@@ -75,9 +69,7 @@ def readable_state_folders(
 
 
 def readable_runtime_folders(
-    config: Config,
-    environment: Mapping[str, str] | None = None,
-    system: SystemPaths = SYSTEM_PATHS,
+    config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> tuple[Path, ...]:
     """Readable folders with the socket of an agent, as `readable_state_folders`."""
     return _readable(config.paths.runtime, system.runtime, _own_runtime, environment)

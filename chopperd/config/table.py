@@ -228,12 +228,7 @@ SETTINGS: Final = tuple(
         ("ingest.max_stored_bytes", _SIZE, 8 * _GIB, "largest trace file, as stored"),
         ("ingest.max_decompressed_bytes", _SIZE, 32 * _GIB, "largest trace, decompressed"),
         ("ingest.roots", listed(FOLDER), [], "folders of files for POST /traces?path="),
-        (
-            "ingest.settle_s",
-            number(0.1, 3600, "s"),
-            2.0,
-            "a file is read when unchanged so long",
-        ),
+        ("ingest.settle_s", number(0.1, 3600, "s"), 2.0, "a file is read when unchanged so long"),
         ("ingest.keep_failed", whole(0, 1000), 5, "newest rejected traces to retain, with reason"),
         ("analysis.mode", choice("here", "off", "spool"), "here", "what is done with traces"),
         ("analysis.memory_max_bytes", size(64 * _MIB, 2**42), _GIB, "most memory of the worker"),

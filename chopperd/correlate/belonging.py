@@ -71,12 +71,7 @@ class Belonging:
 
 
 def placed_lag(
-    t_ns: Int64s,
-    clock_mhz: Float64s,
-    compute: Intervals,
-    max_gap_ns: int,
-    *,
-    instant: bool = False,
+    t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int, *, instant: bool = False
 ) -> LagEstimate:
     """Measure the lag of the clock: coarsely over seconds, then finely where it fits best.
 
@@ -121,8 +116,7 @@ def belonging(
     Source: DESIGN.md section 2, "Samples must be this trace's".
     """
     return Belonging(
-        apart_ns=_apart_ns(lag, samples, compute),
-        says=_contradiction(samples, busy, unknown),
+        apart_ns=_apart_ns(lag, samples, compute), says=_contradiction(samples, busy, unknown)
     )
 
 

@@ -29,12 +29,7 @@ from chopperd.correlate.clock.signal import (
 )
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
-from chopperd.correlate.groups import (
-    GroupTotals,
-    add_alike,
-    group_totals,
-    record_figures,
-)
+from chopperd.correlate.groups import GroupTotals, add_alike, group_totals, record_figures
 from chopperd.correlate.intervals import lengths_ns
 from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
 from chopperd.correlate.traffic import Traffic, traffic_of
@@ -174,10 +169,7 @@ def _windows(timeline: DeviceTimeline) -> Windows:
 
 
 def _row_times(
-    timeline: DeviceTimeline,
-    activity: tuple[HostActivity, ...],
-    masks: BusyMasks,
-    windows: Windows,
+    timeline: DeviceTimeline, activity: tuple[HostActivity, ...], masks: BusyMasks, windows: Windows
 ) -> RowTimes:
     def inside(mask: Intervals) -> Int64s:
         return lengths_ns(mask, windows.start_ns, windows.end_ns)

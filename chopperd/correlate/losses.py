@@ -8,11 +8,7 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.causes import edge_weights, end_shares
-from chopperd.correlate.clock.integrals import (
-    ClockPieces,
-    MaskedWindows,
-    Spans,
-)
+from chopperd.correlate.clock.integrals import ClockPieces, MaskedWindows, Spans
 from chopperd.correlate.clock.lag import UNMEASURED_LAG_NS
 from chopperd.correlate.clock.precision import (
     Z_95,

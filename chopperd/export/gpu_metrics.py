@@ -26,10 +26,7 @@ _NO_TOTALS: Final = LiveTotals()
 
 CAUSE: Final = Label("cause", tuple(cause.label for cause in CAUSES))
 #: Causes that a driver can count time of; AMD's also counts too little work, and no known cause.
-LIMIT: Final = Label(
-    "cause",
-    tuple(cause.label for cause in CAUSES if cause is not Cause.UNKNOWN),
-)
+LIMIT: Final = Label("cause", tuple(cause.label for cause in CAUSES if cause is not Cause.UNKNOWN))
 #: Upper edges of the clock buckets as ratios of the highest SM clock.
 BUCKET: Final = Label("bucket", (*(f"{tenth / 10:.1f}" for tenth in range(1, 11)), "+Inf"))
 SENSOR: Final = Label("sensor", ("gpu", "memory"))

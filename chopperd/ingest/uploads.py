@@ -119,12 +119,7 @@ class Uploads:
         )
 
     def take_file(
-        self,
-        path: str,
-        *,
-        job: str | None,
-        owner_uid: int | None,
-        device_map: str | None = None,
+        self, path: str, *, job: str | None, owner_uid: int | None, device_map: str | None = None
     ) -> tuple[TraceEntry, bool]:
         """Copy a file below `ingest.roots`; the trace's entry, and whether it is new.
 
@@ -140,10 +135,7 @@ class Uploads:
         sender = self._sender(path, job, owner_uid, device_map)
         self._enter()
         try:
-            with (
-                opened_under(path, self._roots, owner_uid) as fd,
-                self._queue.begin() as incoming,
-            ):
+            with opened_under(path, self._roots, owner_uid) as fd, self._queue.begin() as incoming:
                 if not _copied(incoming, fd, self._is_stopped):
                     raise IngestError("the agent ends", reason=IngestReason.BUSY)
                 return self._admission.admit(incoming, sender)

@@ -135,9 +135,7 @@ class LiveIntegrals:
     def totals(self) -> LiveTotals:
         """The integrals over all records so far; None, or no entry, of what was never known."""
         return LiveTotals(
-            **self._single,
-            limited_s=_by_cause(self._limited_s),
-            lost_s=_by_cause(self._lost_s),
+            **self._single, limited_s=_by_cause(self._limited_s), lost_s=_by_cause(self._lost_s)
         )
 
     def add(self, records: Records, period_ns: int) -> None:

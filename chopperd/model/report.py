@@ -50,10 +50,7 @@ class LostKind(StrEnum):
         "undecodable_events",
         "JSON that is no event, and rows of the host that can't be right: left out",
     )
-    FURTHER_EVENTS = (
-        "further_events",
-        "Events of a second list or document in the file: left out",
-    )
+    FURTHER_EVENTS = ("further_events", "Events of a second list or document in the file: left out")
     NEGATIVE_RECORDS = (
         "negative_records",
         "Device records with a negative duration or none: left out; their launches count as "

@@ -108,12 +108,7 @@ class Ingest(Protocol):
         """
 
     def take_file(
-        self,
-        path: str,
-        *,
-        job: str | None,
-        owner_uid: int | None,
-        device_map: str | None = None,
+        self, path: str, *, job: str | None, owner_uid: int | None, device_map: str | None = None
     ) -> tuple[TraceEntry, bool]:
         """Take a copy of a file under `ingest.roots`; as `Upload.finish`.
 

@@ -10,13 +10,7 @@ from isal import isal_zlib
 
 from chopperd.errors import ConfigError, TimebaseError, TraceError, TraceFormatError
 from chopperd.model.trace import Trace
-from chopperd.pipeline.reports import (
-    JoinInput,
-    Progress,
-    ReportOptions,
-    Samples,
-    join_input,
-)
+from chopperd.pipeline.reports import JoinInput, Progress, ReportOptions, Samples, join_input
 from chopperd.report.build.clocked_device import ClockedDevice, clocked_device
 from chopperd.report.forms.counter_tracks import (
     CATEGORY,
@@ -90,10 +84,7 @@ def annotate_file(
         for device, tracks in counters.tracks.items()
         for track in tracks
         for event in counter_events(
-            track,
-            pid=pids[device],
-            base_ns=counters.base_ns,
-            simulated=counters.simulated,
+            track, pid=pids[device], base_ns=counters.base_ns, simulated=counters.simulated
         )
     )
     closes = scanner_library() if counters.cut else None

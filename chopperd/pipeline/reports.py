@@ -306,12 +306,7 @@ def join_input(
     return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
 
 
-def _read(
-    path: Path,
-    options: ReportOptions,
-    progress: Progress | None,
-    origin: Origin,
-) -> Trace:
+def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
     """The trace, with the name, job and rank of its origin."""
     trace = read_trace(path, limits=options.limits, progress=progress, name=origin.name)
     meta = trace.meta

@@ -162,11 +162,7 @@ class Desk:
     def _analysed(self, request: Analyse) -> Analysed:
         samples = self._open_samples(Path(request.recorder)) if request.recorder else None
         file = report_file(
-            Path(request.path),
-            samples,
-            request.options,
-            one_of_several=True,
-            origin=request.origin,
+            Path(request.path), samples, request.options, one_of_several=True, origin=request.origin
         )
         _refuse_empty(file.report)
         file = _shown(file, request.options.names)

@@ -26,13 +26,7 @@ from chopperd.sampling.native.library import native_library
 from chopperd.sampling.native.ticks import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.restarts import ExitStatus
-from chopperd.sampling.sampler_health import (
-    Ending,
-    SelfEnd,
-    SilenceWatch,
-    changed,
-    silent,
-)
+from chopperd.sampling.sampler_health import Ending, SelfEnd, SilenceWatch, changed, silent
 from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
 from chopperd.sampling.watch import DriverWatch, WatchedGpu

@@ -167,10 +167,7 @@ class Recorder:
             triples=tuple(self._triples),
             processes=self._processes.rows(),
             source="live",
-            notes=(
-                *_notes(description.gpus, statuses, invalid),
-                *self._own_notes(left_pids),
-            ),
+            notes=(*_notes(description.gpus, statuses, invalid), *self._own_notes(left_pids)),
         )
 
     def _own_notes(self, left_pids: Sequence[int]) -> Iterator[Note]:

@@ -144,10 +144,7 @@ def _cpu() -> _Products:
     torch.set_num_threads(1)
     _ready(device="cpu", torch_version=str(torch.__version__), dtype="float32", size=_CPU_SIZE)
     return _made(
-        {
-            "zeros": torch.zeros(_CPU_SIZE, _CPU_SIZE),
-            "random": torch.randn(_CPU_SIZE, _CPU_SIZE),
-        },
+        {"zeros": torch.zeros(_CPU_SIZE, _CPU_SIZE), "random": torch.randn(_CPU_SIZE, _CPU_SIZE)},
         finish=lambda: None,
     )
 

@@ -98,9 +98,7 @@ def log_of(said: list[Said]) -> LoadLog:
     if not (ready and pulses and any(isinstance(each, Done) for each in said)):
         raise BackendUnavailableError("the load ended before it was done")
     return LoadLog(
-        ready=ready[0],
-        phases=[each for each in said if isinstance(each, Phase)],
-        pulses=pulses[0],
+        ready=ready[0], phases=[each for each in said if isinstance(each, Phase)], pulses=pulses[0]
     )
 
 

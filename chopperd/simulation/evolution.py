@@ -120,12 +120,7 @@ def run_step(
     activity = nominal[:, None] * draws.activity + _COMM_BESIDE_ACTIVITY
     targets = clock_targets(silicon, activity, state.temperature_c)
     play = StepPlay(
-        program,
-        silicon.model,
-        draws,
-        targets,
-        free_ns=state.free_ns,
-        clock_mhz=state.clock_mhz,
+        program, silicon.model, draws, targets, free_ns=state.free_ns, clock_mhz=state.clock_mhz
     )
     timing, resting = play.play()
     cells = _job_cells(silicon, program, state, _Played(activity, targets, timing, resting))

@@ -136,9 +136,7 @@ def clock_targets(silicon: Silicon, activity: Float64s, temperature_c: Float64s)
     capped = silicon.capped_clock_mhz(activity, silicon.resting_w(temperature_c))
     ceiling = silicon.cooled_clock_mhz(temperature_c)
     return ClockTargets(
-        block_mhz=np.minimum(capped, ceiling),
-        ceiling_mhz=ceiling,
-        power_bound=capped <= ceiling,
+        block_mhz=np.minimum(capped, ceiling), ceiling_mhz=ceiling, power_bound=capped <= ceiling
     )
 
 

@@ -117,10 +117,7 @@ def test_no_metric_is_left_out_over_the_kernel_s_files(tree: SysfsTree, tmp_path
     tree.plays(BUSY)
     settings = {"SAMPLING__BACKEND": "auto", "METRICS__PROFILE": "full"}
     limited = "chopperd_gpu_clock_limited_seconds_total"
-    with (
-        tree.advancing(),
-        agent_under(tmp_path, None, settings, wrapper=over_files(tree)) as agent,
-    ):
+    with tree.advancing(), agent_under(tmp_path, None, settings, wrapper=over_files(tree)) as agent:
         wait_for(
             lambda: any(name.startswith(limited) for name in agent.scrape()), "counters of limits"
         )

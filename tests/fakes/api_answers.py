@@ -99,8 +99,4 @@ def gpus(
             "hung": None,
         },
     }
-    return {
-        "snapshot_unix_ns": UNIX_NS + round(after_s * 1e9),
-        "simulated": False,
-        "gpus": [gpu],
-    }
+    return {"snapshot_unix_ns": UNIX_NS + round(after_s * 1e9), "simulated": False, "gpus": [gpu]}

@@ -106,9 +106,7 @@ class FakeSnapshots:
 
     def renew(self) -> None:
         self.current = replace(
-            self.current,
-            taken_unix_ns=self.clock.unix_ns(),
-            taken_mono_ns=self.clock.mono_ns(),
+            self.current, taken_unix_ns=self.clock.unix_ns(), taken_mono_ns=self.clock.mono_ns()
         )
 
 
@@ -245,12 +243,7 @@ class FakeIngest:
         return FakeUpload(self, name, job, owner_uid)
 
     def take_file(
-        self,
-        path: str,
-        *,
-        job: str | None,
-        owner_uid: int | None,
-        device_map: str | None = None,
+        self, path: str, *, job: str | None, owner_uid: int | None, device_map: str | None = None
     ) -> tuple[TraceEntry, bool]:
         self.device_maps.append(device_map)
         if self.refusal is not None:

@@ -99,9 +99,7 @@ class FileGpu:
         return DeviceReading(
             die_clocks_mhz=tuple(shown),
             sm_clock_mhz=1.0,  # not to be used
-            limited_ns={
-                Cause.THERMAL: _WRAPPED_NS + _NS_PER_COUNT * (first + second),
-            },
+            limited_ns={Cause.THERMAL: _WRAPPED_NS + _NS_PER_COUNT * (first + second)},
             causes=frozenset(),
             activity_ratio=None if activity_percent > 100 else activity_percent / 100,
             power_w=float(power_w),

@@ -97,10 +97,7 @@ def gpu_live(index: int = 0) -> GpuLive:
         ),
         excess_s=2.5,
         drops=DropTotals(count=3, length_s=12.5, lost_s=0.75),
-        residency_s={
-            **{198.0 * tenth: 100.0 for tenth in range(1, 11)},
-            float("inf"): 0.0,
-        },
+        residency_s={**{198.0 * tenth: 100.0 for tenth in range(1, 11)}, float("inf"): 0.0},
         ticks_count=10_000,
         missed_count=3,
         failed_count=2,

@@ -285,9 +285,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         b"cpu_op", b'"aten::mm"', lambda _: b'{"Input Dims": [%s0]}' % (b"[1],[]," * 14000)
     ),
     "shapes nested deep": _kept(
-        b"cpu_op",
-        b'"aten::mm"',
-        lambda n: b'{"Input Dims": %s%d%s}' % (b"[" * 500, n, b"]" * 500),
+        b"cpu_op", b'"aten::mm"', lambda n: b'{"Input Dims": %s%d%s}' % (b"[" * 500, n, b"]" * 500)
     ),
     "arguments nested deep": _of_events(
         args=lambda _: b"{" + b'"a":[' * 1 + b"[" * 500 + b"]" * 501 + b"}"

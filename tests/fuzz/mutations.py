@@ -101,12 +101,7 @@ class Mutator:
         )
 
     def _bytes(
-        self,
-        seed: Seed,
-        data: bytes,
-        sound: int,
-        random: Random,
-        kinds: tuple[str, ...] = (),
+        self, seed: Seed, data: bytes, sound: int, random: Random, kinds: tuple[str, ...] = ()
     ) -> Mutated:
         first = len(data)
         for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
@@ -116,11 +111,7 @@ class Mutator:
             kinds, first = (*kinds, kind), min(first, at)
         whole = sum(end <= first for end in seed.ends) - 1
         return Mutated(
-            data=data,
-            seed=seed,
-            kinds=kinds,
-            sound=max(min(sound, whole), 0),
-            changed_at=first,
+            data=data, seed=seed, kinds=kinds, sound=max(min(sound, whole), 0), changed_at=first
         )
 
 

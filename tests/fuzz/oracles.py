@@ -162,7 +162,7 @@ class Oracles:
         block_bytes = Random(number).choice((*BLOCKS, max(len(data) // 3, 1)))
         blocks = ReadLimits(block_bytes=block_bytes)
         ways: list[tuple[str, Callable[[], Outcome]]] = [
-            ("file in blocks", self._file_reading(data, blocks)),
+            ("file in blocks", self._file_reading(data, blocks))
         ]
         if is_sound(data):
             ways.append(("file by Python", self._file_reading(data, native=False)))

@@ -210,10 +210,7 @@ def test_content_counts_not_the_name(tmp_path: Path, name: str, content: bytes) 
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("cut.json", GOOD[: GOOD.rindex(b'"kernel"')]),
-        ("cut.json.gz", gzip.compress(GOOD)[:-40]),
-    ],
+    [("cut.json", GOOD[: GOOD.rindex(b'"kernel"')]), ("cut.json.gz", gzip.compress(GOOD)[:-40])],
 )
 def test_a_cut_file_is_used_and_said_to_be_cut(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name

@@ -20,12 +20,7 @@ import pytest
 from chopperd import __version__, cli
 from chopperd.cli import report_commands
 from chopperd.cli.recording import run_command
-from chopperd.errors import (
-    BackendUnavailableError,
-    ConfigError,
-    StoreError,
-    TraceFormatError,
-)
+from chopperd.errors import BackendUnavailableError, ConfigError, StoreError, TraceFormatError
 from chopperd.model.report import ReportDocument
 from tests.unit.report.documents import eight_gpus, host_timed
 

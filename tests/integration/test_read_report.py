@@ -188,8 +188,7 @@ def test_other_programs_read_the_parquet_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"{}", b'{"schema": "other"}', b"\x1f\x8bcut", b"PAR1", b"\xff", b"PAR1 no PAR1"],
+    "data", [b"", b"{}", b'{"schema": "other"}', b"\x1f\x8bcut", b"PAR1", b"\xff", b"PAR1 no PAR1"]
 )
 def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x"

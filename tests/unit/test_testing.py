@@ -124,10 +124,7 @@ def test_what_breaks_a_law_is_found(backend: Sound, law: str) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "law"),
-    [
-        (Everlasting(), "read_after_the_end"),
-        (Obliging(), "not_there_is_a_device_error"),
-    ],
+    [(Everlasting(), "read_after_the_end"), (Obliging(), "not_there_is_a_device_error")],
 )
 def test_a_missing_error_is_found(backend: Sound, law: str) -> None:
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
@@ -184,12 +181,7 @@ def plan(argument: int = 7, high: float = 1000.0) -> ReadPlan:
         ),
         counters=(
             PlannedCounter(
-                call=0,
-                offset=16,
-                kind=NumberKind.UINT64,
-                cause=Cause.POWER_CAP,
-                low=0,
-                high=1e18,
+                call=0, offset=16, kind=NumberKind.UINT64, cause=Cause.POWER_CAP, low=0, high=1e18
             ),
         ),
     )

@@ -115,12 +115,7 @@ class _Pairs:
 
 
 def measure_lag(
-    t_ns: Int64s,
-    clock_mhz: Float64s,
-    compute: Intervals,
-    max_gap_ns: int,
-    *,
-    instant: bool = False,
+    t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int, *, instant: bool = False
 ) -> LagEstimate:
     """Find the lag at which changes of the clock agree best with changes of what ran by the trace.
 

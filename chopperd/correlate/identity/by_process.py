@@ -172,10 +172,7 @@ def _only(
 
 
 def _of_several(
-    row: ProcessRow,
-    held: dict[str, GpuInfo | None],
-    seen: GpuInfo | None,
-    process: TracedProcess,
+    row: ProcessRow, held: dict[str, GpuInfo | None], seen: GpuInfo | None, process: TracedProcess
 ) -> GpuInfo | None:
     """The one of several GPUs that the process saw as the device, or that has all of its memory."""
     sizes = {name: size or 0 for name, size in row.gpus.items()}

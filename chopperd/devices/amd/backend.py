@@ -237,10 +237,7 @@ class AmdBackend(ABC, Generic[T]):
         gpu.loss = loss
 
 
-_PROBED: Final = (
-    *(table.ONE_CLOCK, table.POWER, table.ENERGY),
-    *(*table.SLOW, *table.FULL_ONLY),
-)
+_PROBED: Final = (*(table.ONE_CLOCK, table.POWER, table.ENERGY), *(*table.SLOW, *table.FULL_ONLY))
 
 
 def _block_probes(source: MetricsSource, prober: FieldProber) -> Iterator[FieldProbe]:

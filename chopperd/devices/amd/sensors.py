@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chopperd.devices.amd import planning, table
-from chopperd.devices.amd.block import (
-    Block,
-    BlockNumber,
-    MetricsSource,
-    bounds_of,
-    calls_of,
-)
+from chopperd.devices.amd.block import Block, BlockNumber, MetricsSource, bounds_of, calls_of
 from chopperd.devices.amd.residency import Residency
 from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import Call, Channel, EnergyCheck, Verdict

@@ -350,10 +350,7 @@ class InstanceSensors(NvmlSensors):
         self, nvml: ModuleType, handle: object, info: GpuInfo, faults: DeviceFaults
     ) -> None:
         traits = BoardTraits(
-            limit_fields={},
-            mig=True,
-            memory_size_bytes=info.memory_size_bytes,
-            has_board=False,
+            limit_fields={}, mig=True, memory_size_bytes=info.memory_size_bytes, has_board=False
         )
         super().__init__(nvml, handle, traits, faults)
         self._info = info

@@ -260,12 +260,7 @@ ACTIVITY: Final = Sensor(
     name="activity_ratio",
     bounds=plausible.RATIO,
     methods=(
-        Direct(
-            operation="nvmlDeviceGetUtilizationRates",
-            size_bytes=8,
-            per_unit=100,
-            unit="%",
-        ),
+        Direct(operation="nvmlDeviceGetUtilizationRates", size_bytes=8, per_unit=100, unit="%"),
     ),
 )
 

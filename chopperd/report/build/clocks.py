@@ -13,13 +13,7 @@ from chopperd.correlate.clock.signal import RunningClass
 from chopperd.correlate.join import RowClocks
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.kinds import CAUSES, Cause
-from chopperd.model.report_rows import (
-    ClockDies,
-    ClockStats,
-    Dvfs,
-    RowClock,
-    Temperature,
-)
+from chopperd.model.report_rows import ClockDies, ClockStats, Dvfs, RowClock, Temperature
 from chopperd.model.samples import GpuSamples
 from chopperd.units import NS_PER_S
 

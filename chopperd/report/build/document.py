@@ -118,9 +118,7 @@ def with_selection(document: ReportDocument, selection: StepSelection) -> Report
 
 
 def _placed(
-    reports: Sequence[TraceReport],
-    numbers: Sequence[int],
-    drafts: Sequence[Sequence[DraftRow]],
+    reports: Sequence[TraceReport], numbers: Sequence[int], drafts: Sequence[Sequence[DraftRow]]
 ) -> list[DraftRow]:
     """All rows, each with the process and the cycle that its trace is of."""
     firsts = [first_step(report) for report in reports]

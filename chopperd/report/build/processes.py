@@ -117,9 +117,7 @@ def unconfirmed(
 
 
 def _unconfirmed_of(
-    those: Sequence[int],
-    reports: Sequence[TraceReport],
-    fits: Sequence[Mapping[int, Agreement]],
+    those: Sequence[int], reports: Sequence[TraceReport], fits: Sequence[Mapping[int, Agreement]]
 ) -> list[int]:
     """The same of traces that overlap, directly or by others."""
     taken = {

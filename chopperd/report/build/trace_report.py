@@ -4,13 +4,7 @@ from dataclasses import dataclass
 
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.timebase import realtime_step_ns
-from chopperd.model.report import (
-    DeviceSummary,
-    FrameworkSummary,
-    HostTime,
-    Note,
-    TraceSummary,
-)
+from chopperd.model.report import DeviceSummary, FrameworkSummary, HostTime, Note, TraceSummary
 from chopperd.model.report_rows import Row
 from chopperd.model.run import RunIdentity
 from chopperd.model.samples import SampleSet

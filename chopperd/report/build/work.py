@@ -13,12 +13,7 @@ import numpy as np
 
 from chopperd.correlate.contention import ContentionReason, ContentionTotals
 from chopperd.correlate.efficiency import EfficiencyTotals
-from chopperd.correlate.groups import (
-    OTHER,
-    GroupTotals,
-    RecordFigures,
-    group_totals,
-)
+from chopperd.correlate.groups import OTHER, GroupTotals, RecordFigures, group_totals
 from chopperd.correlate.traffic import Traffic, TransferTotals, bus_factor
 from chopperd.correlate.waterfall import COPY_DIRECTIONS
 from chopperd.model.arrays import Int8s, Int32s

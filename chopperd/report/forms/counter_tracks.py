@@ -111,10 +111,7 @@ class _Readings:
 
 def _ended(t_ns: Int64s, values: Float64s, last: Int64s) -> tuple[Int64s, Float64s]:
     """Times and values with 0 put in just after some."""
-    return (
-        np.insert(t_ns, last + 1, t_ns[last] + 1),
-        np.insert(values, last + 1, 0.0, axis=0),
-    )
+    return (np.insert(t_ns, last + 1, t_ns[last] + 1), np.insert(values, last + 1, 0.0, axis=0))
 
 
 def _within(t_ns: Int64s, span_ns: tuple[int, int], max_gap_ns: int) -> slice:

@@ -157,12 +157,7 @@ SLOW_STATE: Final = np.dtype(
         ("trouble", np.uint8, (TROUBLE_BYTES,)),
     ]
 )
-STATUS: Final = np.dtype(
-    [
-        *((name, np.int64) for name in _STATUS_HEAD),
-        ("slow_state", SLOW_STATE),
-    ]
-)
+STATUS: Final = np.dtype([*((name, np.int64) for name in _STATUS_HEAD), ("slow_state", SLOW_STATE)])
 SLOW_STATE_OFFSET: Final = STATUS.itemsize - SLOW_STATE.itemsize
 
 

@@ -172,8 +172,7 @@ class RingWriter:
         if description.failure is not None:
             return replace(earlier, failure=description.failure)
         return replace(
-            description,
-            gpus=merged_gpus(earlier.gpus, description.gpus, self._layout.gpu_slots),
+            description, gpus=merged_gpus(earlier.gpus, description.gpus, self._layout.gpu_slots)
         )
 
     def _describe(self, description: RingDescription) -> None:

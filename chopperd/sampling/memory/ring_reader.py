@@ -176,9 +176,7 @@ class RingReader:
         first = max(position, written - self.capacity)
         records = whole_records(self._records[slot], first, written)
         return Drained(
-            records=records,
-            overwritten_count=written - position - len(records),
-            position=written,
+            records=records, overwritten_count=written - position - len(records), position=written
         )
 
     def triples(self, position: int = 0) -> tuple[tuple[TimeTriple, ...], int]:

@@ -1,17 +1,7 @@
 """The C library: finds and loads it, checks its version, and declares its structures."""
 
 import logging
-from ctypes import (
-    CDLL,
-    POINTER,
-    Array,
-    Structure,
-    byref,
-    c_double,
-    c_int64,
-    c_uint64,
-    sizeof,
-)
+from ctypes import CDLL, POINTER, Array, Structure, byref, c_double, c_int64, c_uint64, sizeof
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final, TypeAlias

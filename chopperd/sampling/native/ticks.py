@@ -16,11 +16,7 @@ from chopperd.model.devices import GpuInfo, ReadScope
 from chopperd.sampling.device_loop import DueRead, LoopParts
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import SCOPES
-from chopperd.sampling.native.library import (
-    Loop,
-    Memory,
-    NativeLibrary,
-)
+from chopperd.sampling.native.library import Loop, Memory, NativeLibrary
 from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
 from chopperd.sampling.orders import Interrupt
 from chopperd.sampling.schedule import Schedule
@@ -119,9 +115,7 @@ class NativeTicks:
         self._first = 0
         self._columns: tuple[Int64s, ...] = ()
         self._loop = Loop(
-            memory=addressof(memory),
-            interrupt_word=interrupt.address,
-            interrupt=interrupt.count,
+            memory=addressof(memory), interrupt_word=interrupt.address, interrupt=interrupt.count
         )
 
     def begin(self, schedule: Schedule) -> None:

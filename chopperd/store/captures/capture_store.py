@@ -131,9 +131,7 @@ class CaptureStore:
             return self._database.write(lambda db: file_trace(db, trace, now_unix_ns))
 
         filed, is_new = self._queue.put(
-            write,
-            later=lambda: self._note_late(trace, write()[0]),
-            size_bytes=len(trace.report),
+            write, later=lambda: self._note_late(trace, write()[0]), size_bytes=len(trace.report)
         ) or ((), False)
         self._renew(added_traces=int(is_new))
         return filed

@@ -15,12 +15,7 @@ from typing import Final, TypeVar
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.store.captures.disk_file import DiskFile, is_damage, is_refusal
-from chopperd.store.captures.schema import (
-    MIGRATIONS,
-    Migration,
-    UnusableFileError,
-    stored_bytes,
-)
+from chopperd.store.captures.schema import MIGRATIONS, Migration, UnusableFileError, stored_bytes
 from chopperd.store.disk import missing_bytes
 from chopperd.units import NS_PER_S
 

@@ -134,10 +134,7 @@ def _tables_of(connection: sqlite3.Connection, version: int) -> list[str]:
 
 
 def _copy(
-    connection: sqlite3.Connection,
-    table: str,
-    known: Sequence[int],
-    target: sqlite3.Connection,
+    connection: sqlite3.Connection, table: str, known: Sequence[int], target: sqlite3.Connection
 ) -> int:
     """Copy a table's readable rows; how many were readable."""
     theirs = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]

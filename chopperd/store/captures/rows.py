@@ -169,12 +169,7 @@ def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[G
             AND (:end IS NULL OR begin_unix_ns < :end)
         ORDER BY begin_unix_ns DESC, uuid LIMIT :limit
         """,
-        {
-            "gpu": query.gpu,
-            "start": query.from_unix_ns,
-            "end": query.to_unix_ns,
-            "limit": limit,
-        },
+        {"gpu": query.gpu, "start": query.from_unix_ns, "end": query.to_unix_ns, "limit": limit},
     )
     return tuple(_DROPS.decode(body) for (body,) in found)
 

@@ -35,13 +35,7 @@ from chopperd.traces.read.duplicates import (
     without_far_overruns,
 )
 from chopperd.traces.read.numbering import collectives_of, names_of, shapes_of, threads_of
-from chopperd.traces.read.rows import (
-    ABSENT,
-    BEYOND,
-    ColumnParts,
-    TraceRows,
-    annotation_names,
-)
+from chopperd.traces.read.rows import ABSENT, BEYOND, ColumnParts, TraceRows, annotation_names
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""

@@ -10,12 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from chopperd.traces.native.scanner import (
-    Scanner,
-    ScannerLibrary,
-    TextBuffer,
-    scanner_library,
-)
+from chopperd.traces.native.scanner import Scanner, ScannerLibrary, TextBuffer, scanner_library
 from chopperd.traces.read.event_rows import EventRows
 from chopperd.traces.read.json_text import (
     ANY_VALUE,

@@ -14,13 +14,7 @@ from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.trace import MODULE_PREFIX, RecordKind, SpanKind
 from chopperd.traces.native.scanner import SHAPED
 from chopperd.traces.read.json_text import Scalar, decimal_of, scalars
-from chopperd.traces.read.rows import (
-    ABSENT,
-    Interner,
-    TraceRows,
-    counts_of,
-    integers,
-)
+from chopperd.traces.read.rows import ABSENT, Interner, TraceRows, counts_of, integers
 from chopperd.units import NS_PER_US
 
 Event: TypeAlias = Mapping[str, object]

@@ -11,14 +11,7 @@ from chopperd.correlate import intervals
 from chopperd.correlate.timebase import clock_drift
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Ints
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
-from chopperd.model.timeline import (
-    DeviceTimeline,
-    DeviceWindow,
-    Marker,
-    Step,
-    StepSource,
-    Timeline,
-)
+from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Marker, Step, StepSource, Timeline
 from chopperd.model.trace import Collective, RecordKind, Trace
 from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_classes
 from chopperd.traces.kernels.names import bounded, family, framework, used_names

@@ -55,10 +55,7 @@ class Links:
 
 
 def link(
-    records: DeviceRecords,
-    calls: RuntimeCalls,
-    names: tuple[str, ...],
-    threads: Threads,
+    records: DeviceRecords, calls: RuntimeCalls, names: tuple[str, ...], threads: Threads
 ) -> Links:
     """Link every record to its launch by correlation id.
 

@@ -32,12 +32,7 @@ _RECORDED_COLLECTIVE: Final = re.compile(r"^record_param_comms$")
 _COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):")
 
 #: Copies and communication have their own class, independent of what launched them.
-_CERTAIN: Final = (
-    KernelClass.COMM,
-    KernelClass.FUSED_COMM,
-    KernelClass.MEMCPY,
-    KernelClass.MEMSET,
-)
+_CERTAIN: Final = (KernelClass.COMM, KernelClass.FUSED_COMM, KernelClass.MEMCPY, KernelClass.MEMSET)
 
 #: In names of kernels that multiply TF32 (cuBLAS, cuDNN, CUTLASS).
 _TF32: Final = re.compile(r"tf32|s1688")

@@ -99,9 +99,7 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[frozense
 
 @pytest.fixture
 def make_fake_nvml(
-    nvml_library: Callable[[frozenset[str]], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    nvml_library: Callable[[frozenset[str]], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakeFakeNvml]:
     """Installs a fake driver under the binding; one a test."""
     made: list[tuple[FakeNvml, ctypes.CDLL]] = []

@@ -51,11 +51,7 @@ class Node:
     """The service with its store; `settings` are keys of the configuration."""
 
     def __init__(
-        self,
-        state: Path,
-        *,
-        command: Sequence[str] | None = None,
-        **settings: object,
+        self, state: Path, *, command: Sequence[str] | None = None, **settings: object
     ) -> None:
         self.state = state
         self.inbox = state / "inbox"

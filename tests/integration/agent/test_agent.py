@@ -176,9 +176,7 @@ def test_an_agent_that_starts_paused_does_not_sample(
     assert running.ask("/readyz").status == 503
 
 
-def test_without_a_usable_back_end_the_agent_runs_and_says_why(
-    run: Callable[..., Running],
-) -> None:
+def test_without_a_usable_back_end_the_agent_runs_and_says_why(run: Callable[..., Running]) -> None:
     running = run(backend="replay").ready()
     unavailable = SamplerCondition.UNAVAILABLE
     wait_for(lambda: running.snapshot.sampler.condition is unavailable, "the failure")

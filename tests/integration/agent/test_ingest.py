@@ -241,9 +241,7 @@ def test_what_is_too_large_is_refused_with_the_limit_that_it_exceeds(tmp_path: P
     content = trace()
     bomb = gzip.compress(b" " * 20_000_000, 9)
     with Node(
-        tmp_path,
-        ingest__max_stored_bytes=50_000,
-        ingest__max_decompressed_bytes=10_000_000,
+        tmp_path, ingest__max_stored_bytes=50_000, ingest__max_decompressed_bytes=10_000_000
     ) as node:
         node.drop("large.json", content + b" " * 60_000)
         node.drop("bomb.json.gz", bomb)

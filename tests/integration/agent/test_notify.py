@@ -46,9 +46,7 @@ def test_messages_arrive_and_a_status_only_when_it_changes(manager: socket.socke
     assert received(manager) == ["READY=1", "STATUS=one", "STATUS=two lines", "STOPPING=1"]
 
 
-def test_signs_of_life_are_sent_twice_in_the_time_that_is_asked_for(
-    manager: socket.socket,
-) -> None:
+def test_signs_of_life_are_sent_twice_in_the_time_that_is_asked_for(manager: socket.socket) -> None:
     clock = ScriptedClock()
     asked = ServiceManager(notify_address=address(manager), watchdog_s=30.0)
     notifier = Notifier(asked, clock)

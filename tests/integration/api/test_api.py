@@ -16,14 +16,7 @@ from chopperd.model.captures import DeviceKernels, DropQuery
 from chopperd.model.kinds import Cause
 from chopperd.model.live import LiveTotals
 from chopperd.units import NS_PER_S
-from tests.fakes.api_services import (
-    ADMIN_UID,
-    AGENT_UID,
-    OWNER_UID,
-    STRANGER_UID,
-    TOKEN,
-    FakeAgent,
-)
+from tests.fakes.api_services import ADMIN_UID, AGENT_UID, OWNER_UID, STRANGER_UID, TOKEN, FakeAgent
 from tests.fakes.drops import gpu_drop
 from tests.fakes.samples import START_UNIX_NS
 from tests.integration.api.asking import ask, check_problem, client

@@ -77,9 +77,7 @@ def test_names_that_could_be_paths_are_refused(api: Starlette, name: str) -> Non
     check_problem(ask(api, "POST", f"{V1}/traces?name={name}", uid=0, content=b"x"), 400)
 
 
-def test_a_container_that_can_not_be_told_may_send_bytes_and_see_nothing(
-    api: Starlette,
-) -> None:
+def test_a_container_that_can_not_be_told_may_send_bytes_and_see_nothing(api: Starlette) -> None:
     """As from a pod, where the agent does not share the node's process ids."""
     answer = ask(api, "POST", f"{V1}/traces?name=a", uid=ELSEWHERE, content=b"x")
     assert answer.status_code == 202

@@ -306,9 +306,7 @@ def test_the_network_lets_in_scrapes_and_lets_nothing_out(chart: helm_python.Cha
     assert "NetworkPolicy" not in _manifests(chart, SETS["little"])
 
 
-def test_selectors_find_the_pods_and_nothing_else_of_the_release(
-    chart: helm_python.Chart,
-) -> None:
+def test_selectors_find_the_pods_and_nothing_else_of_the_release(chart: helm_python.Chart) -> None:
     manifests = _manifests(chart, EVERYTHING)
     labels = _at(manifests["DaemonSet"], "spec", "template", "metadata", "labels")
     own = {"app.kubernetes.io/name": "chopperd", "app.kubernetes.io/instance": "gpu"}

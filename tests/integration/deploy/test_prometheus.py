@@ -78,11 +78,7 @@ RECORDED: Mapping[str, Mapping[str, float]] = {
 }
 #: Labels that the sums over a node do not keep.
 _OF_TARGET = 'instance="n", job="chopperd"'
-_WHOLE_NODE = {
-    "Age of the newest capture",
-    "Clock gap by cause (ceiling)",
-    _TRACED,
-}
+_WHOLE_NODE = {"Age of the newest capture", "Clock gap by cause (ceiling)", _TRACED}
 
 
 class _Recorded(msgspec.Struct):

@@ -400,10 +400,7 @@ HOT, NONE = frozenset({Cause.THERMAL}), frozenset[Cause]()
     ("segment", "causes"),
     [
         (Segment(die_clocks_mhz=40, power_w=1, temperature_c=37, activity_percent=0), NONE),
-        (
-            Segment(die_clocks_mhz=40, power_w=1, temperature_c=76, activity_percent=0),
-            HOT,
-        ),
+        (Segment(die_clocks_mhz=40, power_w=1, temperature_c=76, activity_percent=0), HOT),
         (Segment(die_clocks_mhz=2350, power_w=225, temperature_c=75), NONE),
         (Segment(die_clocks_mhz=2350, power_w=225, temperature_c=77), HOT),
     ],

@@ -396,10 +396,7 @@ def test_first_calls_that_hang_make_the_back_end_unavailable(
     fake.node.gpus[1].fails(HANGS, "amdsmi_get_gpu_asic_info")
     with pytest.raises(BackendUnavailableError, match="AMD SMI hangs: its first calls"):
         AmdSmiBackend(
-            open_library(),
-            SystemClock(),
-            Paths(sysfs=tmp_path),
-            Timeouts(first_s=0.5, later_s=0.5),
+            open_library(), SystemClock(), Paths(sysfs=tmp_path), Timeouts(first_s=0.5, later_s=0.5)
         )
     fake.node.gpus[1].fails(SUCCESS)
     wait_for(

@@ -121,9 +121,7 @@ def test_with_mig_on_the_whole_gpu_is_read_and_its_activity_is_absent(fake_nvml:
     assert gpu.calls_of("nvmlDeviceGetUtilizationRates") == 0
 
 
-def test_a_temperature_of_all_ones_is_absent_though_it_reads_as_frost(
-    fake_nvml: FakeNvml,
-) -> None:
+def test_a_temperature_of_all_ones_is_absent_though_it_reads_as_frost(fake_nvml: FakeNvml) -> None:
     gpu = fake_nvml.scenario.gpus[0]
     backend = fake_nvml.open()
     for temperature_c, read_c in ((-2, -2.0), (-1, None), (40, 40.0)):

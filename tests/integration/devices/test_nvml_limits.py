@@ -36,10 +36,7 @@ def test_limits_that_no_call_gives_are_not_readable_rather_than_none_set(
 ) -> None:
     fake = make_fake_nvml(
         without=frozenset(
-            {
-                "nvmlDeviceGetCurrentClocksEventReasons",
-                "nvmlDeviceGetCurrentClocksThrottleReasons",
-            }
+            {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"}
         )
     )
     assert fake.open().read(H100, ReadScope.FAST).causes is None

@@ -155,9 +155,7 @@ def test_an_instance_is_read_for_its_memory_alone(fake_nvml: FakeNvml) -> None:
     )
 
 
-def test_a_card_divided_into_instances_has_neither_memory_nor_activity(
-    fake_nvml: FakeNvml,
-) -> None:
+def test_a_card_divided_into_instances_has_neither_memory_nor_activity(fake_nvml: FakeNvml) -> None:
     gpu = fake_nvml.scenario.gpus[0]
     fake_nvml.open()
     before = gpu.calls_of("nvmlDeviceGetMemoryInfo_v2")

@@ -8,14 +8,7 @@ from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
-from tests.fakes.nvml.scenario import (
-    GPU_IS_LOST,
-    NO_PERMISSION,
-    SUCCESS,
-    TIMEOUT,
-    UNKNOWN,
-    Segment,
-)
+from tests.fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, SUCCESS, TIMEOUT, UNKNOWN, Segment
 
 
 @pytest.fixture

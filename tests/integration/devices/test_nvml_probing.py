@@ -161,9 +161,7 @@ def test_a_probe_tells_ways_that_answer_from_the_one_in_use(fake_nvml: FakeNvml)
     assert (v1.answers, v1.used, v1.value) == (True, False, 1_048_576_000)
 
 
-def test_a_symbol_that_a_driver_lacks_is_a_function_not_found(
-    make_fake_nvml: MakeFakeNvml,
-) -> None:
+def test_a_symbol_that_a_driver_lacks_is_a_function_not_found(make_fake_nvml: MakeFakeNvml) -> None:
     fake = make_fake_nvml(without=frozenset({"nvmlDeviceGetFieldValues"}))
     (instant,) = probes(fake.open())["nvmlDeviceGetFieldValues[186]"]
     assert (instant.error, instant.error_code) == ("Function Not Found", 13)

@@ -63,9 +63,7 @@ def test_a_driver_is_read_and_its_library_named(driver: Scenario) -> None:
     assert driver.gpus[0].calls_of("nvmlDeviceGetClockInfo") > 0
 
 
-def test_a_driver_that_hangs_is_waited_for_no_longer(
-    driver: Scenario,
-) -> None:
+def test_a_driver_that_hangs_is_waited_for_no_longer(driver: Scenario) -> None:
     driver.gpus[0].fails(0, "nvmlDeviceGetUUID", delay_ms=60_000)
     probe = probed("nvml", limit_s=2.0)
     assert probe.hung_s == 2.0

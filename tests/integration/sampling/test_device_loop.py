@@ -109,9 +109,7 @@ def make() -> Iterator[Callable[..., Bench]]:
         bench.close()
 
 
-def test_each_period_gives_a_sample_and_each_second_a_full_read(
-    make: Callable[..., Bench],
-) -> None:
+def test_each_period_gives_a_sample_and_each_second_a_full_read(make: Callable[..., Bench]) -> None:
     bench = make(10)
     bench.run()
     records = bench.reader.drain(0).records
@@ -124,9 +122,7 @@ def test_each_period_gives_a_sample_and_each_second_a_full_read(
     assert records["late_ns"].max() == 0
 
 
-def test_a_sample_carries_the_middle_and_the_length_of_its_call(
-    make: Callable[..., Bench],
-) -> None:
+def test_a_sample_carries_the_middle_and_the_length_of_its_call(make: Callable[..., Bench]) -> None:
     bench = make(2, budget_ratio=1.0)
     bench.driver.call_ns = 4 * MS
     bench.run()

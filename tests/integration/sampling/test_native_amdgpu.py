@@ -13,13 +13,7 @@ from tests.fakes.amd.cards import mi300x
 from tests.fakes.amd.motion import Segment
 from tests.fakes.amd.sysfs.fixtures import MakeSysfs
 from tests.fakes.amd.sysfs.tree import SysfsTree
-from tests.integration.sampling.one_gpu import (
-    CLOCK,
-    OneGpu,
-    assert_governed,
-    goes_by_plan,
-    one_gpu,
-)
+from tests.integration.sampling.one_gpu import CLOCK, OneGpu, assert_governed, goes_by_plan, one_gpu
 from tests.waiting import wait_for
 
 DIES = (2100, 2098, 2060, 2100, 2099, 0, 2100, 2097)

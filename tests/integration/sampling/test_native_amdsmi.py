@@ -42,8 +42,7 @@ def backend(make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[Counte
             limits=frozenset({"ppt"}),
         ),
         Segment(
-            length_ns=90 * NS_PER_MS,
-            die_clocks_mhz=(1800, 2000, 132, 2050, 2060, 95, 2080, 2090),
+            length_ns=90 * NS_PER_MS, die_clocks_mhz=(1800, 2000, 132, 2050, 2060, 95, 2080, 2090)
         ),
         repeats=True,
     )

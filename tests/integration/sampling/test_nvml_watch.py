@@ -11,12 +11,7 @@ import pytest
 from chopperd.model.devices import GpuProcess
 from chopperd.sampling.supervisor import SupervisorState
 from tests.fakes.nvml.fixtures import MakeFakeNvml
-from tests.fakes.nvml.scenario import (
-    GPU_IS_LOST,
-    HANGS,
-    NOT_SUPPORTED,
-    SUCCESS,
-)
+from tests.fakes.nvml.scenario import GPU_IS_LOST, HANGS, NOT_SUPPORTED, SUCCESS
 from tests.integration.processes import is_alive
 from tests.integration.sampling.nvml import COMMAND, Supervise, supervise, wait_for_samples
 from tests.integration.sampling.supervised import written

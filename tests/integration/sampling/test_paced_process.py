@@ -17,14 +17,7 @@ from chopperd.sampling.orders import Burst, Quiet, encoded
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS, NS_PER_S
-from tests.integration.sampling.supervised import (
-    CLOCK,
-    SCRIPT,
-    in_s,
-    kill,
-    statuses,
-    wait_for_pace,
-)
+from tests.integration.sampling.supervised import CLOCK, SCRIPT, in_s, kill, statuses, wait_for_pace
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")

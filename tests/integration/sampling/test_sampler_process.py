@@ -16,12 +16,7 @@ from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_S
 from tests.integration.processes import is_alive
-from tests.integration.sampling.supervised import (
-    CLOCK,
-    SCRIPT,
-    kill,
-    written,
-)
+from tests.integration.sampling.supervised import CLOCK, SCRIPT, kill, written
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -50,9 +45,7 @@ def test_a_fault_of_the_main_thread_ends_the_process(tmp_path: Path) -> None:
     assert b"Bad file descriptor" in ended.stderr
 
 
-def test_after_kill_9_a_successor_samples_on(
-    make: Callable[..., SamplerSupervisor],
-) -> None:
+def test_after_kill_9_a_successor_samples_on(make: Callable[..., SamplerSupervisor]) -> None:
     supervisor = make(2)
     supervisor.start()
     wait_for(lambda: written(supervisor, 1) > 5)
@@ -130,9 +123,7 @@ def test_samples_and_counters_go_on_after_a_suspension(
     assert supervisor.reader.status(0).ticks_count > before
 
 
-def test_gpus_that_turn_up_later_are_sampled_with_a_whole_history(
-    tmp_path: Path,
-) -> None:
+def test_gpus_that_turn_up_later_are_sampled_with_a_whole_history(tmp_path: Path) -> None:
     (tmp_path / "fail-open").touch()
     command = [sys.executable, str(SCRIPT), "--gpus", "2", "--folder", str(tmp_path)]
     policy = RestartPolicy(unavailable_pause_s=0.3)

@@ -13,11 +13,7 @@ from chopperd.sampling.memory.layout import GpuState
 from chopperd.sampling.recording import Recorder
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S
-from tests.integration.sampling.supervised import (
-    CLOCK,
-    wait_for_hang,
-    written,
-)
+from tests.integration.sampling.supervised import CLOCK, wait_for_hang, written
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")

@@ -20,12 +20,7 @@ from chopperd.store.captures.schema import (
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import steps_of
 from tests.integration.store.storing import ROWS, store_capture, store_late
-from tests.unit.store.captures.examples import (
-    ADMIN,
-    EVERYTHING,
-    all_steps,
-    opened,
-)
+from tests.unit.store.captures.examples import ADMIN, EVERYTHING, all_steps, opened
 from tests.waiting import wait_for
 
 

@@ -39,10 +39,7 @@ def test_a_simulated_job_is_stored_rank_by_rank_and_comes_back_whole(tmp_path: P
                 end_unix_ns=totals.start_unix_ns + totals.window_ns,
             )
             trace = AnalysedTrace(
-                id=trace_id(path.name),
-                job=totals.job,
-                identity=identity,
-                report=path.name.encode(),
+                id=trace_id(path.name), job=totals.job, identity=identity, report=path.name.encode()
             )
             capture, reports = file_one(store, trace)
             assert reports == tuple(each.name.encode() for each in job.paths[:count])

@@ -172,9 +172,7 @@ def compiled(tmp_path: Path) -> Callable[..., Path]:
     return build
 
 
-def test_it_compiles_without_a_warning_and_fits_this_package(
-    compiled: Callable[..., Path],
-) -> None:
+def test_it_compiles_without_a_warning_and_fits_this_package(compiled: Callable[..., Path]) -> None:
     ScannerLibrary(compiled("-O2"))  # else it raises
 
 

@@ -1,13 +1,7 @@
 import numpy as np
 import pytest
 
-from bench.scenarios import (
-    SCENARIO_PRESETS,
-    Scenario,
-    observe,
-    scenario,
-    step_truth,
-)
+from bench.scenarios import SCENARIO_PRESETS, Scenario, observe, scenario, step_truth
 from chopperd.model.kinds import Cause, KernelClass
 
 START_NS = 1_790_857_026_000_000_000

@@ -49,10 +49,7 @@ def test_a_hardware_protection_outranks_what_is_set_beside_it(
 ) -> None:
     """NVML sets 0x8 (slowdown) with 0x40 or 0x80, and a brake holds whatever the cap says."""
     assert shares_of(beside, specific) == {specific.label: 1.0}
-    assert shares_of(beside, specific, Cause.SYNC_BOOST) == {
-        specific.label: 0.5,
-        "sync_boost": 0.5,
-    }
+    assert shares_of(beside, specific, Cause.SYNC_BOOST) == {specific.label: 0.5, "sync_boost": 0.5}
 
 
 def test_two_hardware_protections_split_evenly() -> None:
@@ -102,10 +99,7 @@ def test_each_end_of_a_piece_has_its_own_deficit() -> None:
     assert (
         named(right[0])
         == named(left[1])
-        == {
-            "power_brake": pytest.approx(750 / 800),
-            "power_cap": pytest.approx(50 / 800),
-        }
+        == {"power_brake": pytest.approx(750 / 800), "power_cap": pytest.approx(50 / 800)}
     )
     assert named(right[1]) == {"power_cap": 1.0}
 

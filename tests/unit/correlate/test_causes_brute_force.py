@@ -21,13 +21,7 @@ from tests.unit.correlate.builders import Rec, device, gpu_samples
 Value = TypeVar("Value")
 
 REFERENCE_MHZ = 1980
-COUNTED = (
-    Cause.POWER_CAP,
-    Cause.SYNC_BOOST,
-    Cause.THERMAL,
-    Cause.HW_THERMAL,
-    Cause.POWER_BRAKE,
-)
+COUNTED = (Cause.POWER_CAP, Cause.SYNC_BOOST, Cause.THERMAL, Cause.HW_THERMAL, Cause.POWER_BRAKE)
 REPORTED = [cause for cause in CAUSES if cause is not Cause.UNEXPLAINED]
 SPACING_NS = 1000
 

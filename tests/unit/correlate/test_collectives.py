@@ -27,12 +27,7 @@ REDUCE = Collective(
     group_size=8,
 )
 GATHER = Collective(
-    name="allgather",
-    dtype="Float",
-    in_elements=10,
-    out_elements=80,
-    group="1",
-    group_size=8,
+    name="allgather", dtype="Float", in_elements=10, out_elements=80, group="1", group_size=8
 )
 
 

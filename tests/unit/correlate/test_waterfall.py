@@ -186,11 +186,7 @@ def test_an_idle_gap_is_split_at_the_call_and_by_what_its_thread_did_before() ->
 
 def test_a_dropped_launch_makes_the_idle_time_around_it_unknown() -> None:
     timeline = device([Rec(0, 100), Rec(200, 300, call=150, thread=0)], unrecorded=spans((50, 180)))
-    assert row_sums(timeline, (host(),)) == {
-        "compute": 200,
-        "unknown": 80,
-        "idle_launch_call": 20,
-    }
+    assert row_sums(timeline, (host(),)) == {"compute": 200, "unknown": 80, "idle_launch_call": 20}
 
 
 def test_idle_time_before_a_record_without_launch_is_other() -> None:

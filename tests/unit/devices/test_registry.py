@@ -43,10 +43,7 @@ def test_auto_takes_nvml_before_any_other_back_end() -> None:
 
 def test_auto_goes_on_to_the_next_back_end_when_one_cannot_be_used() -> None:
     acme = backend()
-    known = {
-        "acme": works(acme),
-        "nvml": fails(lambda: BackendUnavailableError("no driver")),
-    }
+    known = {"acme": works(acme), "nvml": fails(lambda: BackendUnavailableError("no driver"))}
     assert open_from(known, "auto", NO_OPTIONS) is acme
 
 
@@ -86,9 +83,7 @@ def test_a_named_back_end_that_fails_is_not_replaced_by_another() -> None:
 def test_an_unknown_name_is_a_configuration_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         open_from({"nvml": must_not_load, "replay": must_not_load}, "nvlm", NO_OPTIONS)
-    assert caught.value.problems == [
-        "backend 'nvlm' is not known; known are: auto, nvml, replay",
-    ]
+    assert caught.value.problems == ["backend 'nvlm' is not known; known are: auto, nvml, replay"]
 
 
 def test_a_back_end_s_own_configuration_error_is_passed_on() -> None:
@@ -139,10 +134,7 @@ def test_auto_prefers_the_back_end_that_falls_short_of_nothing() -> None:
 
 def test_auto_keeps_what_falls_short_where_nothing_else_opens() -> None:
     files = short()
-    known = {
-        "amdgpu": works(files),
-        "amdsmi": fails(lambda: BackendUnavailableError("no library")),
-    }
+    known = {"amdgpu": works(files), "amdsmi": fails(lambda: BackendUnavailableError("no library"))}
     assert open_from(known, "auto", NO_OPTIONS) is files
     assert not files.is_closed
 

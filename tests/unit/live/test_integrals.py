@@ -81,9 +81,7 @@ def test_the_idle_bit_makes_a_half_interval_idle() -> None:
     idle = Cause.LOW_UTILIZATION.bit
     totals = totals_of(
         records(
-            {"sm_clock_mhz": 1000},
-            {"sm_clock_mhz": 1400, "causes": idle},
-            {"sm_clock_mhz": 1600},
+            {"sm_clock_mhz": 1000}, {"sm_clock_mhz": 1400, "causes": idle}, {"sm_clock_mhz": 1600}
         )
     )
     # By hand: the halves beside samples 1 and 3 are busy, 50 ms each.

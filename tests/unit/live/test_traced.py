@@ -107,10 +107,7 @@ def test_a_report_made_anew_adds_what_is_more_and_takes_nothing_away() -> None:
     traced.add(document(ROW))
     again = replace(ROW, dvfs=Dvfs(by_cause_ns={"power_cap": 120 * MS, "thermal": 11 * MS}))
     traced.add(document(again))
-    assert traced.recent()["0"].lost_s == {
-        Cause.POWER_CAP: 0.12,
-        Cause.THERMAL: 0.031,
-    }
+    assert traced.recent()["0"].lost_s == {Cause.POWER_CAP: 0.12, Cause.THERMAL: 0.031}
     traced.add(document(ROW))
     assert traced.recent()["0"].lost_s[Cause.POWER_CAP] == 0.12
 

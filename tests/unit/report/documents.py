@@ -183,10 +183,7 @@ def row(device: int, step: int | None, *, critical: bool = False) -> Row:
         launched_ns=1230 * MS,
         foreign_ns=2 * MS,
         clock=RowClock(
-            basis="in_class",
-            compute=stats(1721.0),
-            busy=stats(1730.0),
-            coverage_ratio=1000 / 1004,
+            basis="in_class", compute=stats(1721.0), busy=stats(1730.0), coverage_ratio=1000 / 1004
         ),
         mem_clock_mhz=2619.0,
         dvfs=Dvfs(

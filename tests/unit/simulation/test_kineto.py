@@ -148,9 +148,7 @@ def test_each_framework_leaves_its_own_annotations(
     assert names["fsdp2-h100"]["cudaFree"] == 0
 
 
-def test_allocator_retries_of_fsdp1_show_as_malloc_wait_frees_malloc(
-    fsdp1: SimulatedNode,
-) -> None:
+def test_allocator_retries_of_fsdp1_show_as_malloc_wait_frees_malloc(fsdp1: SimulatedNode) -> None:
     trace = document(fsdp1, 4, 0, 3)
     calls = of_category(trace, "cuda_runtime")
     frees = [event for event in calls if event["name"] == "cudaFree"]

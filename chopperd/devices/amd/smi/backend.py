@@ -29,13 +29,7 @@ from chopperd.devices.amd.smi.library import (
     device_error,
     open_library,
 )
-from chopperd.devices.amd.smi.processors import (
-    Processor,
-    cards,
-    driver_version,
-    handles,
-    processor,
-)
+from chopperd.devices.amd.smi.processors import Processor, cards, driver_version, handles, processor
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.faults import CallsHangError, TimedCalls, Timeouts, VendorErrors
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
@@ -84,11 +78,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
     metrics_call = METRICS_CALL
 
     def __init__(
-        self,
-        library: Library,
-        clock: Clock,
-        paths: Paths = PATHS,
-        timeouts: Timeouts = TIMEOUTS,
+        self, library: Library, clock: Clock, paths: Paths = PATHS, timeouts: Timeouts = TIMEOUTS
     ) -> None:
         super().__init__(clock)
         self._library = library

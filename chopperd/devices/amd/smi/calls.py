@@ -9,13 +9,7 @@ from typing import Final, TypeAlias
 from chopperd.devices.amd.block import ABSENT, MetricsLayout, MetricSlot
 from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensors import ExtraField
-from chopperd.devices.amd.smi.library import (
-    METRICS_CALL,
-    SPARE_BYTES,
-    Library,
-    OutBuffer,
-    SmiError,
-)
+from chopperd.devices.amd.smi.library import METRICS_CALL, SPARE_BYTES, Library, OutBuffer, SmiError
 from chopperd.devices.amd.table import POWER_AVERAGE, POWER_INSTANT
 from chopperd.devices.faults import CallFailedError
 from chopperd.devices.read_plan import (
@@ -365,8 +359,7 @@ def _slot(kind: type, offset: int) -> MetricSlot | None:
     if size is None:
         return None
     return MetricSlot(
-        kind=UNSIGNED_BY_BYTES[size],
-        offsets=tuple(offset + size * each for each in range(count)),
+        kind=UNSIGNED_BY_BYTES[size], offsets=tuple(offset + size * each for each in range(count))
     )
 
 

@@ -14,10 +14,7 @@ from pathlib import Path
 import pytest
 
 #: Links to these fail for root too: opening one is forbidden, reading the other is an error.
-_FAILING = {
-    errno.EACCES: Path("/proc/sys/vm/compact_memory"),
-    errno.EIO: Path("/proc/self/mem"),
-}
+_FAILING = {errno.EACCES: Path("/proc/sys/vm/compact_memory"), errno.EIO: Path("/proc/self/mem")}
 
 
 def write(path: Path, content: str | bytes) -> None:

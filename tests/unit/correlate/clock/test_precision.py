@@ -68,8 +68,7 @@ def rising_noise(count: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("window_ms", "first"),
-    [((60, 70), 50), ((0, 5), 0), ((97, 100), 70), ((300, 310), 70)],
+    ("window_ms", "first"), [((60, 70), 50), ((0, 5), 0), ((97, 100), 70), ((300, 310), 70)]
 )
 def test_a_window_of_few_samples_takes_the_nearest_30(
     window_ms: tuple[int, int], first: int

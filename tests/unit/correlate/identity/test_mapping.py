@@ -185,11 +185,7 @@ def test_what_is_no_map_is_refused(text: str) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    device=st.integers(0, 7),
-    count=st.integers(2, 8),
-    names=st.sampled_from([None, H100]),
-)
+@given(device=st.integers(0, 7), count=st.integers(2, 8), names=st.sampled_from([None, H100]))
 def test_equal_gpus_are_never_told_apart_by_equal_numbers(
     device: int, count: int, names: str | None
 ) -> None:

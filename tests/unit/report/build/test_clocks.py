@@ -21,18 +21,10 @@ from chopperd.report.build.work import families_of
 from tests.unit.correlate.builders import MS, Rec, device, gpu_samples
 
 
-def joined(
-    clock_mhz: list[float],
-    *,
-    causes: list[int] | None = None,
-) -> RowClocks:
+def joined(clock_mhz: list[float], *, causes: list[int] | None = None) -> RowClocks:
     """A device that computes for 100 ms in one window, sampled every 10 ms."""
     timeline = device([Rec(0, 100 * MS)], windows=[(0, 100 * MS)])
-    samples = gpu_samples(
-        [10 * k * MS for k in range(len(clock_mhz))],
-        clock_mhz,
-        causes=causes,
-    )
+    samples = gpu_samples([10 * k * MS for k in range(len(clock_mhz))], clock_mhz, causes=causes)
     clocks = join_device(timeline, (), samples, 1980.0).clocks
     assert clocks is not None
     return clocks

@@ -21,13 +21,7 @@ SECRET = "void secret_architecture_kernel<float>"
 
 def family(name: str, class_: str, time_ns: int, lost_ns: int | None, mhz: float | None) -> Family:
     return Family(
-        name=name,
-        class_=class_,
-        count=2,
-        time_ns=time_ns,
-        mean_mhz=mhz,
-        samples=3,
-        lost_ns=lost_ns,
+        name=name, class_=class_, count=2, time_ns=time_ns, mean_mhz=mhz, samples=3, lost_ns=lost_ns
     )
 
 

@@ -451,9 +451,7 @@ def test_how_far_below_its_reference_a_clock_may_be_is_its_vendors_and_its_limit
     """Of 2100 MHz: 1.9, 2.6, 5.8 and 6.2 times the clock; the limit in all of compute."""
     alone = sampled(clock_mhz=clock_mhz)
     alone = replace(
-        alone,
-        gpu=replace(alone.gpu, vendor=vendor),
-        causes=np.full(len(alone), causes, np.int64),
+        alone, gpu=replace(alone.gpu, vendor=vendor), causes=np.full(len(alone), causes, np.int64)
     )
     report = reported(Job(), sample_set(alone), JoinOptions(reference_mhz=2100.0))
     assert ("reference_doubtful" in codes(report)) is doubtful

@@ -97,12 +97,7 @@ def test_rows_have_chopper_s_times() -> None:
 def test_a_family_that_computes_says_why_its_contention_is_unknown() -> None:
     by_name = {family.name: family for family in document().totals[0].families}
     assert by_name["gemm"].contention == Contention(
-        factor=None,
-        low=None,
-        high=None,
-        chopper_e50_e0=1.0,
-        count=2,
-        reason="fewer than 5 kernels",
+        factor=None, low=None, high=None, chopper_e50_e0=1.0, count=2, reason="fewer than 5 kernels"
     )
     assert by_name["ncclDevKernel_X"].contention is None
 

@@ -112,10 +112,7 @@ CLOCK = FieldProbe(
     call_p99_ns=98_700,
 )
 MODULE_POWER = FieldProbe(
-    operation="nvmlDeviceGetFieldValues[186]",
-    feeds="power_w",
-    error="Not Supported",
-    error_code=3,
+    operation="nvmlDeviceGetFieldValues[186]", feeds="power_w", error="Not Supported", error_code=3
 )
 USAGE = replace(CLOCK, operation="nvmlDeviceGetPowerUsage", feeds="power_w", source="average_1s")
 ENERGY = replace(MODULE_POWER, operation="nvmlDeviceGetTotalEnergyConsumption", feeds="energy_j")

@@ -46,7 +46,7 @@ def test_known_zeros_are_zeros_and_no_limit_is_said() -> None:
     before = snapshot(live_gpu(totals=totals(1.0, 0.0)))
     after = snapshot(live_gpu(reading=reading, totals=totals(3.0, 0.0)), after_s=2.0)
     assert cells(page_text(live_page([before, after])), "0")[5:] == [
-        *("0", "10.0", "0", "-", "nothing"),
+        *("0", "10.0", "0", "-", "nothing")
     ]
 
 

@@ -49,8 +49,7 @@ def test_every_trouble_is_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("until_unix_ns", "until"),
-    [(None, "taken away"), (STARTED_UNIX_NS, STARTED)],
+    ("until_unix_ns", "until"), [(None, "taken away"), (STARTED_UNIX_NS, STARTED)]
 )
 def test_a_pause_says_why_and_until_when(until_unix_ns: int | None, until: str) -> None:
     pause = Pause(reason="maintenance", until_unix_ns=until_unix_ns)

@@ -77,11 +77,7 @@ def test_where_none_runs_the_lowest_that_is_on_tells(
     assert clock_mhz == lowest_mhz or (isnan(clock_mhz) and isnan(lowest_mhz))
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    capacity=st.integers(2, 40),
-    batch=st.sampled_from([1, 3, 20]),
-)
+@given(seed=st.integers(0, 2**32), capacity=st.integers(2, 40), batch=st.sampled_from([1, 3, 20]))
 @settings(max_examples=60, deadline=None)
 def test_it_is_the_one_by_brute_force_in_any_batches(seed: int, capacity: int, batch: int) -> None:
     """The ring wraps, and may be shorter than 2 s."""

@@ -109,10 +109,7 @@ def test_dies_counters_that_add_up_a_lock_and_a_stamp_are_taken_over() -> None:
     wrapped = replace(COUNTER, scale=10.0, addend=5e9)
     stamp = PlannedStamp(call=0, offset=8, kind=NumberKind.UINT64, still_ns=10**9)
     source = ReadPlan(
-        calls=(replace(CALL, lock=lock),),
-        values=(die,),
-        counters=(COUNTER, wrapped),
-        stamp=stamp,
+        calls=(replace(CALL, lock=lock),), values=(die,), counters=(COUNTER, wrapped), stamp=stamp
     )
     plan = NativePlan(source)
     native = Plan.from_address(plan.address)

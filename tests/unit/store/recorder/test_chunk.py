@@ -124,8 +124,7 @@ def test_times_come_back_exactly_at_any_rate_and_spacing(gaps_us: list[int], hz:
 
 
 @given(
-    gaps_ns=st.lists(st.integers(1, 5_000), min_size=1, max_size=50),
-    span_ns=st.integers(0, 10**9),
+    gaps_ns=st.lists(st.integers(1, 5_000), min_size=1, max_size=50), span_ns=st.integers(0, 10**9)
 )
 @settings(max_examples=100, deadline=None)
 def test_kept_times_rise_and_are_within_half_a_microsecond(
@@ -164,10 +163,7 @@ def test_what_is_not_later_than_what_was_kept_is_left_out() -> None:
 def test_merged_chunks_are_their_rows_in_order_and_their_triples_once() -> None:
     triples = triples_every_second(0, 3 * NS_PER_S, 10**18)
     first = SampleChunk(
-        origin=origin(),
-        records={0: timed(1_000)},
-        triples=tuple(triples[:2]),
-        lost_count=1,
+        origin=origin(), records={0: timed(1_000)}, triples=tuple(triples[:2]), lost_count=1
     )
     second = SampleChunk(
         origin=origin(),

@@ -16,10 +16,7 @@ BF16 = "c10::BFloat16"
 
 
 def work(
-    name: str,
-    tensors: Sequence[Sequence[int]],
-    values: Sequence[str] = (),
-    dtype: str = BF16,
+    name: str, tensors: Sequence[Sequence[int]], values: Sequence[str] = (), dtype: str = BF16
 ) -> Work | None:
     """The work of an operator of these tensors, then of these other inputs."""
     dims = [list(each) for each in tensors] + [[]] * len(values)
@@ -116,11 +113,7 @@ FORWARD = 2 * 8 * 100 * 100 * 2 * 128
 @pytest.mark.parametrize(
     ("name", "tensors", "values"),
     [
-        (
-            "aten::_scaled_dot_product_flash_attention",
-            HEADS_FIRST,
-            ["0.", "{}", "False", ""],
-        ),
+        ("aten::_scaled_dot_product_flash_attention", HEADS_FIRST, ["0.", "{}", "False", ""]),
         (
             "aten::_flash_attention_forward",
             HEADS_THIRD,
@@ -196,11 +189,7 @@ def test_grouped_heads_count_by_the_queries() -> None:
         ("aten::convolution_backward", [[1, 2, 3, 3]] * 3, ["[0]"] * 8),
         ("aten::_scaled_dot_product_flash_attention", HEADS_FIRST, ["0."]),
         # Sequences of several lengths, a window, and causal attention over unequal lengths.
-        (
-            "aten::_flash_attention_forward",
-            [*HEADS_THIRD, [3], [3]],
-            ["100", "100", "0.", "False"],
-        ),
+        ("aten::_flash_attention_forward", [*HEADS_THIRD, [3], [3]], ["100", "100", "0.", "False"]),
         ("flash_attn::_flash_attn_forward", HEADS_THIRD, ["0.", "0.1", "False", "256", "0"]),
         (
             "aten::_scaled_dot_product_flash_attention",
@@ -261,9 +250,7 @@ def test_damaged_types_are_unknown(types: str) -> None:
 @settings(max_examples=100, deadline=None)
 def test_any_shapes_are_counted_or_unknown(name: str, dims: object, values: list[object]) -> None:
     shapes = Shapes(
-        dims=json.dumps(dims),
-        types=json.dumps(["c10::Half"] * 4),
-        values=json.dumps(values),
+        dims=json.dumps(dims), types=json.dumps(["c10::Half"] * 4), values=json.dumps(values)
     )
     found = work_of(name, shapes)
     assert found is None or 0 <= found.flops < math.inf

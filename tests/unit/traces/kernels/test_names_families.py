@@ -128,8 +128,7 @@ def test_the_family_of_a_real_kernels_family_is_itself(name: str) -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     st.one_of(
-        st.text(max_size=80),
-        st.lists(st.sampled_from(PIECES + MORE), max_size=12).map("".join),
+        st.text(max_size=80), st.lists(st.sampled_from(PIECES + MORE), max_size=12).map("".join)
     )
 )
 def test_any_text_has_a_family_that_is_its_own_family(text: str) -> None:

@@ -107,9 +107,7 @@ def test_collective_metadata_of_records_and_operators_are_kept_once() -> None:
     rows = rows_of([kernel, complete_event("kernel", "k", 1, 2), operator])
     assert rows.records.take("collective", np.int32).tolist() == [0, -1]
     assert rows.spans.take("collective", np.int32).tolist() == [0]
-    assert list(rows.collectives) == [
-        ("allreduce", "Float", 4, None, None, None, 2, "[0, 1]"),
-    ]
+    assert list(rows.collectives) == [("allreduce", "Float", 4, None, None, None, 2, "[0, 1]")]
 
 
 def test_shapes_are_kept_of_operators_that_flops_are_counted_of() -> None:

@@ -150,7 +150,7 @@ def test_between_the_hooks_of_fsdp_work_is_for_their_module() -> None:
         *("(root)", "(root)", None),
     ]
     assert backward(made, 205, 212, 230, 255, 260) == [
-        *(None, "layers.0", "layers.0", "layers.0", None),
+        *(None, "layers.0", "layers.0", "layers.0", None)
     ]
 
 

@@ -115,7 +115,7 @@ def test_steps_of_two_processes_stay_apart_and_times_are_in_their_own() -> None:
     trace = two_processes().build()
     steps = mark_steps(trace).steps
     assert [(step.process, step.step, step.start_ns) for step in steps] == [
-        *((100, 1, 0), (200, 1, 30), (100, 2, 100), (200, 2, 140)),
+        *((100, 1, 0), (200, 1, 30), (100, 2, 100), (200, 2, 140))
     ]
     calls = trace.calls
     at = step_at(steps, calls.start_ns, calls.thread, trace.threads)
@@ -131,7 +131,7 @@ def test_rounds_of_optimizers_of_two_processes_stay_apart() -> None:
         built.span(ADAM, start_ns + 30, 10, thread=(200, 1))
     steps = mark_steps(built.build()).steps
     assert [(step.process, step.step, step.end_ns) for step in steps] == [
-        *((100, 0, 110), (200, 0, 140), (100, 1, 210), (200, 1, 240)),
+        *((100, 0, 110), (200, 0, 140), (100, 1, 210), (200, 1, 240))
     ]
 
 

@@ -9,19 +9,10 @@ OTHERS: Final = (
     Named(
         "copies and fills that HIP runs as kernels (rocprofiler-sdk writes them as such)",
         KernelClass.MEMCPY,
-        (
-            "__amd_rocclr_copyBuffer.kd",
-            "__amd_rocclr_copyBufferAligned",
-            "__amd_rocclr_copyImage",
-        ),
+        ("__amd_rocclr_copyBuffer.kd", "__amd_rocclr_copyBufferAligned", "__amd_rocclr_copyImage"),
     ),
     Named(
-        "HIP",
-        KernelClass.MEMSET,
-        (
-            "__amd_rocclr_fillBufferAligned",
-            "__amd_rocclr_fillImage.kd",
-        ),
+        "HIP", KernelClass.MEMSET, ("__amd_rocclr_fillBufferAligned", "__amd_rocclr_fillImage.kd")
     ),
     Named(
         "names that say nothing of what they do: they stay apart instead of being guessed",
