@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from chopperd.report.forms.frames import Report
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def read_report(path: "Path | str") -> "Report":
