@@ -229,4 +229,4 @@ class StoreKeeper:
             self.store.put_drops(drops)
         except Exception:  # the store must still be pruned and closed
             self._note_fault()
-            logger.exception("%d clock drops could not be kept", len(drops))
+            logger.exception("%d clock drops could not be stored", len(drops))

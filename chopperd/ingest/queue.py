@@ -209,7 +209,7 @@ class TraceQueue:
         try:
             self.path(trace_id).rename(target)
         except OSError as error:
-            logger.warning("%s can't be kept among the refused traces: %s", name, error.strerror)
+            logger.warning("%s can't be stored among the rejected traces: %s", name, error.strerror)
             self._remove(self.path(trace_id))
             return
         with self._lock:

@@ -43,7 +43,7 @@ class LostKind(StrEnum):
     DAMAGED_EVENTS = "damaged_events", "Events that are no JSON: left out"
     DAMAGED_ARGS = (
         "damaged_args",
-        "Events that are no JSON in their details (args): kept with name and times; "
+        "Events whose details (args) are not valid JSON: name and times are used; "
         "what they communicated, or their launch, may be unknown",
     )
     UNDECODABLE_EVENTS = (

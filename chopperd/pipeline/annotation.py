@@ -164,8 +164,8 @@ def _check_trace(trace: Trace) -> None:
         )
     if not trace.meta.anchored:
         raise TimebaseError(
-            f"{path} does not say when it was taken (no baseTimeNanoseconds), so no samples can be"
-            " laid beside it; use the file as the profiler wrote it",
+            f"{path} does not say when it was taken (no baseTimeNanoseconds), so it cannot be"
+            " joined with samples; use the file as the profiler wrote it",
             path=path,
         )
 
@@ -178,7 +178,7 @@ def _nothing_to_show(found: JoinInput, clocked: dict[int, ClockedDevice]) -> Exc
         device = min(clocked)
         return ConfigError(
             [
-                f"{path}: which GPU its device {device} is can't be told; say so with"
+                f"{path}: the GPU of its device {device} is unknown; pass"
                 f" --device-map {device}=GPU (sampled: {gpus})"
             ]
         )
@@ -203,7 +203,7 @@ def _trackless(
         if tracks[device]:
             continue
         if one.samples is None:
-            yield f"device {device}: which GPU it is can't be told; say so with --device-map"
+            yield f"device {device}: its GPU is unknown; pass --device-map"
         else:
             yield f"device {device}: no clock samples of GPU {one.samples.gpu.gpu} in its time"
 

@@ -202,7 +202,7 @@ def packed(file: FileReport) -> bytes:
     try:
         return msgspec.msgpack.encode(file)
     except (UnicodeEncodeError, OverflowError) as error:
-        raise FrameError(f"the report can't be kept: {error}") from error
+        raise FrameError(f"the report can't be stored: {error}") from error
 
 
 def unpacked(data: bytes) -> FileReport:
@@ -214,7 +214,7 @@ def unpacked(data: bytes) -> FileReport:
     try:
         return msgspec.msgpack.decode(data, type=FileReport)
     except msgspec.MsgspecError as error:
-        raise FrameError(f"a kept report can't be read: {error}") from error
+        raise FrameError(f"a stored report can't be read: {error}") from error
 
 
 def _order(file: FileReport) -> tuple[bool, int, tuple[int, int], str]:

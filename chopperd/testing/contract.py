@@ -245,7 +245,7 @@ class BackendContract:
 
     def test_trouble_is_one_line_or_none_and_never_an_error(self, backend: DeviceBackend) -> None:
         if not isinstance(backend, ExplainsTrouble):
-            pytest.skip("this back end explains no trouble")
+            pytest.skip("this back end explains no problem")
         for device in (*backend.devices(), _STRANGER):
             assert _is_line_or_none(backend.trouble(device))
         backend.close()

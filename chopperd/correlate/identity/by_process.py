@@ -107,7 +107,7 @@ def gpu_of_process(
     if not rows:
         return Match()
     if process.pid is None or process.span_ns is None:
-        return Match(why_not="the trace does not tell which process wrote it, and when")
+        return Match(why_not="the trace does not name the process that wrote it, or its time")
     found = _row_of(process.pid, process.host, process.span_ns, rows)
     if isinstance(found, str):
         return Match(why_not=found)
@@ -198,7 +198,8 @@ def _doubt(row: ProcessRow, held: dict[str, GpuInfo | None], pid: int) -> str:
     )
     if len(held) == 1:
         return f"process {pid} was listed on {names} only before the trace began"
-    return f"process {pid} has contexts on {names}, and what it saw does not tell which it used"
+    which = "and its visible devices do not show which one it used"
+    return f"process {pid} has contexts on {names}, {which}"
 
 
 def _is_sure_without_driver(device: int, row: ProcessRow) -> bool:

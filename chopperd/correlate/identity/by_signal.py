@@ -84,7 +84,7 @@ class Agreement:
         """Explain in words why no GPU is accepted."""
         if self.kinds:
             return "no GPU's samples follow it clearly better than those of other GPUs"
-        return "too few samples of power, activity or clock to tell its GPU by them"
+        return "too few samples of power, activity or clock to find its GPU by them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

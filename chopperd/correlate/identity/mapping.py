@@ -90,7 +90,7 @@ def _doubt(places: Sequence[int], nodes: Sequence[int], seen_count: int) -> str 
         (not nodes, "the samples do not say which HSA nodes their GPUs are"),
         (
             len(places) > 1,
-            "the trace does not tell whether its device numbers count HSA nodes or GPUs",
+            "the trace does not say whether its device numbers count HSA nodes or GPUs",
         ),
         (not places, "its device numbers are those of HSA nodes or GPUs that are not sampled"),
         (
@@ -106,7 +106,7 @@ def _doubt(places: Sequence[int], nodes: Sequence[int], seen_count: int) -> str 
     return next((words for holds, words in reasons if holds), None)
 
 
-_TAKEN: Final = "another trace of the same time was given the same GPU, so neither stands"
+_TAKEN: Final = "another trace of the same time was given the same GPU, so neither is used"
 
 #: Rules that may be wrong where another trace of the same time is given the same GPU by any rule.
 UNCERTAIN_RULES: Final = frozenset({"device_map", "process", "unique_name", "only_one"})

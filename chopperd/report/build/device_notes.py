@@ -53,7 +53,7 @@ def device_notes(
         and f"power readings of GPU {gpu.gpu} are averaged over {over}: not used for steps shorter "
         "than 1 s",
         card_power=source == "card"
-        and f"power and energy of GPU {gpu.gpu} are those of its card, with the GPU beside it",
+        and f"power and energy of GPU {gpu.gpu} are those of its card, with the GPU next to it",
         shared_clock_domain=gpu.parent
         and f"GPU {gpu.gpu} is a part of GPU {gpu.parent}: clock, causes, power limit and "
         "temperature are those of the whole card; the part's energy is not known",
@@ -86,7 +86,7 @@ def _lock(clocks: RowClocks, mine: GpuSamples, top_mhz: float | None) -> str:
     shown = "amd-smi metric --clock" if mine.gpu.vendor is Vendor.AMD else "nvidia-smi -q -d CLOCK"
     return (
         f"GPU {mine.gpu.gpu} computes at {whole(found_mhz[0])} MHz all the time, of "
-        f"{whole(top_mhz)}, and no limit is reported: it looks locked ({shown}); if it is, set "
+        f"{whole(top_mhz)}, and no limit is reported: it seems locked ({shown}); if it is, set "
         f"reference.limit_mhz = {whole(found_mhz[0])}, and the loss is its user's limit"
     )
 
@@ -149,7 +149,7 @@ def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
         found["clock_blurred"] = (
             f"the clock of GPU {gpu} follows what runs only over "
             f"{brief_milliseconds(timing.settling_ns)} ms or more: its sensor averages or the "
-            "clock settles so slowly, which can't be told apart; the intervals hold both, "
+            "clock settles so slowly, which cannot be distinguished; the intervals hold both, "
             f"{percent(blur_ratio)} % of the clock to either side are for that"
         )
     if clocks.regular_reads:

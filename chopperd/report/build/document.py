@@ -93,8 +93,8 @@ def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
     side = "after" if apart_ns > 0 else "before"
     text = (
         f"its steps begin {abs(apart_ns) / NS_PER_S:.1f} s {side} those of the other ranks: the "
-        "clock of its host differs, so that samples of another host lie beside other work; give "
-        "samples of its own host, and let NTP or PTP set the clocks"
+        "clock of its host differs, so that samples of another host are matched with other work; "
+        "give samples of its own host, and let NTP or PTP set the clocks"
     )
     return replace(
         report,

@@ -95,7 +95,7 @@ def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
     name, times = repeats or ("", 0)
     return noted(
         repeating_annotations=repeats
-        and f"the annotation {name} comes {times} times, perhaps once a step: steps are told by "
+        and f"the annotation {name} comes {times} times, perhaps once a step: steps come from "
         "ProfilerStep and Optimizer.step only",
         graph_launches=of_graphs
         and f"{plural(of_graphs, 'device record')} of graph launches: which layers they are of is "
@@ -122,13 +122,10 @@ def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
 
 #: What is noted of each count of `Damage`: the noun, and what follows the count; code is the name.
 _DAMAGE: Final = {
-    "damaged_events": (
-        "event",
-        "that can't be read: left out; work of which they told is in no figure",
-    ),
+    "damaged_events": ("event", "that can't be read: left out; their work is in no figure"),
     "damaged_args": (
         "event",
-        "with details (args) that can't be read: kept with name and times; what they communicated, "
+        "with details (args) that can't be read: name and times are used; what they communicated, "
         "or their launch, may be unknown",
     ),
     "undecodable_events": ("event", "with impossible values: left out of all figures"),
@@ -145,8 +142,8 @@ _DAMAGE: Final = {
     "duplicate_rows": ("row", "of the host there twice: counted once"),
     "rows_without_detail": (
         "row",
-        f"with a collective or shapes beyond the {count(MOST_DETAILS)} that are told apart: what "
-        "they communicated, or their FLOPs, are unknown",
+        f"with a collective or shapes beyond the {count(MOST_DETAILS)} that are distinguished: "
+        "what they communicated, or their FLOPs, are unknown",
     ),
     "cut_records": (
         "device record",
@@ -237,8 +234,8 @@ def _drift(device: int, drift: ClockDrift, early_count: int) -> str:
     return (
         f"launches and kernels of device {device} drift apart by {rate} ppm [{low}, {high}], "
         f"{drift.apart_ns / NS_PER_MS:.3g} ms over the file{early}: which of the two is off is not "
-        "known and nothing is corrected; idle time told by launches, and the join, are uncertain "
-        "by that"
+        "known and nothing is corrected; idle time derived from launches, and the join, are "
+        "uncertain by that"
     )
 
 

@@ -255,14 +255,14 @@ def _end_of_stretch(ranks: list[int], first: int) -> int:
 # The efficiency of a row; what is missing has a reason.
 
 _METHOD: Final = (
-    "frequency: sampled clocks; overlap: cycles of like kernels without communication beside them; "
-    "utilization: the rest"
+    "frequency: sampled clocks; overlap: cycles of like kernels without communication at the same "
+    "time; utilization: the rest"
 )
 _NO_CLOCKS: Final = (
-    "overlap: times of like kernels without communication beside them, whatever their clocks"
+    "overlap: times of like kernels without communication at the same time, at any clock"
 )
 _NO_OVERLAP: Final = (
-    "frequency: sampled clocks; overlap: 1, as no communication runs beside kernels; "
+    "frequency: sampled clocks; overlap: 1, as no communication overlaps kernels; "
     "utilization: the rest"
 )
 
@@ -287,7 +287,7 @@ def efficiency_of(
             matrix_time_ns=matrix_ns,
             shaped_time_ns=0,
             shaped_share=0.0,
-            reason="no matrix kernel's operator is recorded with shapes that tell its work",
+            reason="no matrix kernel's operator is recorded with shapes that give its work",
         )
     peak, why_none = (None, no_spec) if spec is None else _peak(spec, dtype)
     flops, rated_ns = float(totals.flops[row]), int(totals.rated_ns[row])
@@ -344,7 +344,7 @@ def _missing(totals: EfficiencyTotals, row: int, peak: Peak) -> str | None:
     if math.isnan(totals.overlap[row]):
         share = float(totals.overlap_share[row])
         reasons.append(
-            f"overlap: of the kernels beside communication only {share:.0%} by time can be set"
-            " against like ones without"
+            f"overlap: of the kernels that overlap communication only {share:.0%} by time can be"
+            " set against like ones without"
         )
     return "; ".join(reasons) or None

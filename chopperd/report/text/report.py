@@ -45,7 +45,7 @@ _GIGA: Final = 1e9
 _COLLECTIVE_WIDTH: Final = 16
 _GROUP_WIDTH: Final = 18
 _RANKS_WIDTH: Final = 13
-_SIZED: Final = "moved, GB/s: of those whose size the trace tells"
+_SIZED: Final = "moved, GB/s: of those whose size the trace gives"
 _WAITS: Final = "ms hold the wait for late ranks; bus: what a rank's links carry"
 
 KeyT = TypeVar("KeyT")

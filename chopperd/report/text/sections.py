@@ -45,7 +45,7 @@ _WATERFALL_LABELS: Final = {
     "exposed_comm": "exposed communication",
     "exposed_copy": "exposed copies",
     "unknown": "unknown (launches without record)",
-    "idle_launch_call": "idle, launch under way",
+    "idle_launch_call": "idle, launch latency",
     "idle_allocator": "idle, device malloc or free",
     "idle_data": "idle, waiting for data",
     "idle_sync": "idle, synchronise call",
@@ -57,7 +57,7 @@ STEP_COLUMNS: Final = (
     *("step", "<gpu", "window", "compute", "comm*", "idle", "MHz", "lost"),
     *("<lost % [95 %]", "excess", "<"),
 )
-STEP_CAPTION: Final = "times in ms; comm*: with no compute beside it"
+STEP_CAPTION: Final = "times in ms; comm*: with no compute at the same time"
 _IDLE_ROWS: Final = tuple(name for name in _WATERFALL_LABELS if name.startswith("idle_"))
 
 

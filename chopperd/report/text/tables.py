@@ -32,9 +32,9 @@ TITLES: Final[Mapping[By, str]] = {
 }
 #: The caption where all work is of unknown operation, layer or phase, with the noun for the work.
 _NOTHING_KNOWN: Final[Mapping[PartsBy, str]] = {
-    "operation": "the trace tells no operator of any {}",
-    "layer": "the trace tells no module of any {} (with_stack=True does)",
-    "phase": "the trace tells no phase of any {}: it holds no backward pass",
+    "operation": "the trace names no operator of any {}",
+    "layer": "the trace names no module of any {} (with_stack=True does)",
+    "phase": "the trace shows no phase of any {}: it holds no backward pass",
 }
 _SUMS: Final = "ms: sums of durations, and streams overlap"
 _HOST_SUMS: Final = (

@@ -219,7 +219,7 @@ class Database:
     def _refuse(self, reason: str) -> None:
         if self.trouble is None:
             logger.warning("the store can't write for now, changes wait in memory: %s", reason)
-        self.trouble = f"kept in memory only: {reason}"
+        self.trouble = f"in memory only: {reason}"
         self._retry_mono_ns = self._clock.mono_ns() + RETRY_NS
 
 

@@ -274,7 +274,7 @@ _AMD_FIELDS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
 }
 _AMD_NOTE: Final = Note(
     code="amd_smi_seconds",
-    text="amd-smi tells times in whole seconds: intervals allow for half a second either way, and"
+    text="amd-smi prints times in whole seconds: intervals allow for half a second either way, and"
     " not for the time that it took to read",
 )
 

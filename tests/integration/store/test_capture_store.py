@@ -171,7 +171,7 @@ def test_a_file_that_another_holds_locked_is_written_later(tmp_path: Path) -> No
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             store.put_trace(entry("a"))
-            assert store.live().trouble == "kept in memory only: database is locked"
+            assert store.live().trouble == "in memory only: database is locked"
             assert (store.known(trace_id("a")), store.live().in_memory) == (None, 1)
             assert steps_of(store) == {0: ROWS}
             other.execute("COMMIT")

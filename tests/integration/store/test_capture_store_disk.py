@@ -80,7 +80,7 @@ def test_what_a_full_disk_refuses_waits_and_is_written_once_there_is_room(
         while store.live().trouble is None:
             store_capture(store, tried)
             tried += 1
-        assert store.live().trouble == "kept in memory only: database or disk is full"
+        assert store.live().trouble == "in memory only: database or disk is full"
         on_disk = dict.fromkeys(range(tried - 1), ROWS)
         assert steps_of(store) == on_disk
         before = store.live().in_memory
@@ -169,7 +169,7 @@ def test_below_the_floor_of_free_space_the_oldest_captures_make_room(small_disk:
             store_capture(store, number)
             clock.advance(10**9)
             number += 1
-        assert store.live().trouble == "kept in memory only: less than 50% of the disk is free"
+        assert store.live().trouble == "in memory only: less than 50% of the disk is free"
         clock.advance(RETRY_NS)
         store.prune()
         store.prune()
@@ -197,7 +197,7 @@ def test_a_limit_on_file_size_is_survived(tmp_path: Path) -> None:
         while len(lines) < 3 or lines[-3].isdecimal():
             lines.append(writer.stdout.readline().strip())
         writer.kill()
-    assert lines[-1].startswith("kept in memory only: ")
+    assert lines[-1].startswith("in memory only: ")
     acknowledged = sum(line.isdecimal() for line in lines)
     assert acknowledged > 0
     check_whole(path)
@@ -223,7 +223,7 @@ def test_where_the_disk_can_not_be_read_the_store_is_empty_until_it_can(tmp_path
         assert database.read(counted) == 0
         clock.advance(10**9)
         assert store.file_analysed(analysed("a")) == ()
-        assert store.live().trouble == "kept in memory only: disk I/O error"
+        assert store.live().trouble == "in memory only: disk I/O error"
         assert steps_of(store) == {}
         clock.advance(RETRY_NS)
         store.prune()
@@ -248,7 +248,7 @@ def test_where_no_file_can_be_made_writes_wait_until_one_can(
     with closing(opened(path, clock)) as store:
         store_capture(store, 1)
         assert steps_of(store) == {}
-        assert (store.live().trouble or "").startswith("kept in memory only: ")
+        assert (store.live().trouble or "").startswith("in memory only: ")
         assert store.live().in_memory == 2, "its trace and its report"
         store.prune()
         if path.is_dir():
@@ -274,7 +274,7 @@ def test_on_a_read_only_disk_what_is_there_is_read_and_what_comes_waits(small_di
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with closing(opened(path, clock)) as store:
         assert steps_of(store) == {1: ROWS}
-        assert store.live().trouble == f"kept in memory only: {path} can't be written"
+        assert store.live().trouble == f"in memory only: {path} can't be written"
         store_capture(store, 2)
         assert steps_of(store) == {1: ROWS}
         subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)

@@ -93,7 +93,7 @@ def test_a_trace_that_does_not_tell_what_its_numbers_count_is_read_where_only_on
 ):
     unknown = DeviceNumbers.UNKNOWN
     assert mapped(2, unknown) == (None, None)
-    assert "does not tell" in why_not(2, unknown, EIGHT, 8)
+    assert "does not say" in why_not(2, unknown, EIGHT, 8)
     assert mapped(9, unknown) == ("GPU-7", "kfd_node")  # there is no tenth GPU
     assert mapped(1, unknown) == ("GPU-1", "kfd_node")  # node 1 is a processor
     assert mapped(2, unknown, used=[1, 2]) == ("GPU-2", "kfd_node")

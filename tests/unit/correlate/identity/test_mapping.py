@@ -155,7 +155,7 @@ def test_where_a_gpu_was_given_twice_only_what_names_its_rank_stands() -> None:
     assert by_map("1:0=GPU-3", 1, guess=False) == ("3", "device_map")
     words, rule = by_map("0=GPU-3", 1, guess=False)
     assert rule is None
-    assert words == "another trace of the same time was given the same GPU, so neither stands"
+    assert words == "another trace of the same time was given the same GPU, so neither is used"
 
 
 def test_a_gpu_of_the_map_that_is_not_sampled_is_named() -> None:

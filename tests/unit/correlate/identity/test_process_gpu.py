@@ -92,7 +92,8 @@ def test_eight_ranks_with_a_context_on_gpu_0_each_have_their_own() -> None:
 def test_two_gpus_without_a_word_on_which_are_not_told_apart() -> None:
     unread = replace(row(100, {"0": MODEL, "1": MODEL}), visible=None)
     assert why(unread) == (
-        "process 100 has contexts on GPU 0, GPU 1, and what it saw does not tell which it used"
+        "process 100 has contexts on GPU 0, GPU 1, and its visible devices do not show which one "
+        "it used"
     )
     small = replace(row(100, {"0": CONTEXT, "1": CONTEXT // 8}), visible=None)
     assert found(small) is None  # contexts alone: no work is seen
@@ -234,8 +235,8 @@ def test_processes_of_a_namespace_that_is_not_ours_match_nothing() -> None:
 
 
 def test_a_trace_that_names_no_process_or_no_time_is_not_matched() -> None:
-    assert why(row(), of=process(None)).startswith("the trace does not tell")
-    assert why(row(), of=replace(process(), span_ns=None)).startswith("the trace does not tell")
+    assert why(row(), of=process(None)).startswith("the trace does not name")
+    assert why(row(), of=replace(process(), span_ns=None)).startswith("the trace does not name")
     assert gpu_of_process(0, process(), [], EIGHT) == Match()
 
 
@@ -292,6 +293,6 @@ def test_the_rule_comes_after_what_the_trace_says_and_never_against_it() -> None
 def test_where_another_rank_was_given_the_gpu_the_process_tells_nothing() -> None:
     rows = [row(100, {"5": MODEL})]
     assert mapped(H100, rows, guess=False) == (
-        "another trace of the same time was given the same GPU, so neither stands",
+        "another trace of the same time was given the same GPU, so neither is used",
         "",
     )

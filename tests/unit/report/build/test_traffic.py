@@ -130,7 +130,7 @@ def test_devices_are_put_together_and_rates_keep_their_spread() -> None:
     text = lines(page_text(table))
     assert ["h2d", "2", "0.200", "1.9", "MiB", "10.0-30.0"] in text
     assert ["memset", "1", "0.100", "-", "-"] in text
-    assert "moved, GB/s: of those whose size the trace tells" in page_text(table)
+    assert "moved, GB/s: of those whose size the trace gives" in page_text(table)
     reduced = ["allreduce", "default_pg", "4", "4", "0.900", "7.6", "MiB", "10.0", "15.0"]
     assert reduced in lines(page_text(other))
 
@@ -144,7 +144,7 @@ def test_collectives_of_unknown_size_say_why_they_have_no_rate() -> None:
     assert table is not None
     text = page_text(table)
     assert ["allreduce", "default_pg", "4", "2", "0.450", "-", "-", "-"] in lines(text)
-    assert "moved, GB/s: of those whose size the trace tells" in text
+    assert "moved, GB/s: of those whose size the trace gives" in text
     told = replace(REDUCED, sized_count=2)
     table = collectives(replace(whole, totals=(replace(whole.totals[0], collectives=(told,)),)))
     assert table is not None

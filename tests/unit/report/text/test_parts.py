@@ -130,7 +130,7 @@ def test_without_device_work_the_hosts_time_is_shown_and_called_so() -> None:
 def test_where_the_trace_tells_no_module_the_hosts_table_says_why() -> None:
     untold = host_time(by_layer=(HostPart(name=UNKNOWN_PART, count=7, host_ns=MS),))
     lines = block(replace(host_only(), host=(untold,)), "layer", "LAYERS")
-    assert lines[-1] == "the trace tells no module of any operator (with_stack=True does)"
+    assert lines[-1] == "the trace names no module of any operator (with_stack=True does)"
 
 
 def test_a_row_without_parts_has_none_of_the_lists() -> None:
