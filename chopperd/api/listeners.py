@@ -96,7 +96,7 @@ class Connections:
             self.abort(each)
 
     def abort_all(self) -> None:
-        """End all at once."""
+        """Abort all connections."""
         for each in tuple(self._open):
             self.abort(each)
 

@@ -47,7 +47,7 @@ def doctor(backend: str | None, form: options.ListFormat, config: Path | None) -
 
 
 def _facts(backend: str | None, path: Path) -> "Facts":
-    """All facts; the driver is probed in a separate process."""
+    """Collect `Facts`; a separate process probes the driver."""
     from chopperd.diagnosis import agent_facts
     from chopperd.diagnosis.facts import Clocks, Facts
     from chopperd.diagnosis.machine import Machine, is_synchronised

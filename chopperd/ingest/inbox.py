@@ -221,7 +221,7 @@ def _version(status: os.stat_result) -> _Version:
 
 
 def _why_odd(status: os.stat_result) -> str | None:
-    """Why it can't be a trace that somebody dropped; None if it can."""
+    """Say why a file can't be a dropped trace; None if it can be."""
     if not stat.S_ISREG(status.st_mode):
         return "is no plain file"
     # Another's file may have been linked here that the job itself may not read.

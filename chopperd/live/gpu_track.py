@@ -100,7 +100,7 @@ class GpuTrack:
             self._add(drained.records, self._polled.taken_ns())
 
     def _add(self, records: Records, longest_ns: int) -> None:
-        """Take over new records, with the longest period between them."""
+        """Add new records; `longest_ns` is the longest read period."""
         self._last_mono_ns = int(records["t_mono_ns"][-1])
         self._newest.take(records)
         self._integrals.add(records, longest_ns)
@@ -110,7 +110,7 @@ class GpuTrack:
         self.drops.add(records, longest_ns)
 
     def _totals(self) -> LiveTotals | None:
-        """The integrals over all rings; None before the first record."""
+        """The GPU's totals over all rings; None before any record."""
         present = self._integrals.totals() if self._position else None
         return sum_of_totals(self._earlier_totals, present)
 

@@ -167,7 +167,7 @@ class NoStepMarks:
     """Nothing marks steps."""
 
     def steps(self, since_mono_ns: int) -> MarkedSteps | None:  # noqa: ARG002 - as the protocol has it
-        """None."""
+        """Return None."""
         return None
 
 

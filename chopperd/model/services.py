@@ -79,7 +79,7 @@ class Upload(Protocol):
         """
 
     def finish(self) -> tuple[TraceEntry, bool]:
-        """The trace as it was taken in, and whether it is new (False: the same bytes were known).
+        """Store the trace; return its entry, and False if the same bytes were known, else True.
 
         Raises:
             IngestError: It can't be stored.

@@ -196,10 +196,10 @@ def run_sampler(
 def _change_follower(
     gpus: Sequence[WatchedGpu], sensors: SensorWatch, clock: Clock, ending: Ending
 ) -> Callable[[str], None]:
-    """What ends sampling for a successor that finds the GPUs that came or went.
+    """Make the callback that hands over to a new process when GPUs come or go.
 
-    Not while a driver call hangs: this process could not end, and its successor would hang as well,
-    while now all other GPUs are sampled. What came or went is reported again later.
+    While a driver call hangs it only warns: this process could not end and the new one would hang
+    too, whereas now all other GPUs are sampled. The change is reported again later.
     """
     limiter = RepeatLimiter(clock)
 

@@ -88,7 +88,7 @@ class Changes:
         return half
 
     def first(self, count: int) -> "Changes":
-        """The first so many, and the time that they span."""
+        """The first `count` changes, with their time span."""
         if len(self) <= count:
             return self
         return Changes(
@@ -230,10 +230,10 @@ def _tried_periods_ns(changes: Changes) -> Float64s:
 
 
 def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
-    """How well the changes lie on a grid of each period: (c,), 1 as well as can be seen.
+    """Score how well each period fits the changes: (c,) float64, 1 for a perfect fit.
 
-    The length of the mean of unit vectors at their phases, over the one that changes seen by reads
-    so far apart have at best. Changes that a late or failed read blurs are left out.
+    The length of the mean unit vector at the changes' phases, divided by the most that reads so
+    far apart allow. Changes that a late or failed read blurs are left out.
     """
     at_ns = changes.at_ns[changes.is_sharp]
     aligned = np.empty(len(period_ns))

@@ -210,7 +210,7 @@ class FieldRequest:
         return answer
 
     def slot(self, method: FieldValue, value_type: int) -> Slot:
-        """Where a field's number is, while it is of this type."""
+        """Locate a field's number, valid only with this type."""
         start = self._start[method.key]
         return Slot(
             call=self._planned_call,

@@ -89,7 +89,7 @@ def clock_of(clocks: RowClocks, index: int, samples: GpuSamples | None = None) -
 
 
 def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> ClockStats | None:
-    """The statistics; None where the mean is not known."""
+    """Statistics of a clock; None if the mean is NaN."""
     if math.isnan(mean_mhz):
         return None
     some = len(samples_mhz) > 0

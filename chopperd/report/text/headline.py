@@ -82,7 +82,7 @@ def _clock_cost(document: ReportDocument) -> list[str]:
 
 
 def _doubt(document: ReportDocument, summary: Summary, codes: tuple[str, ...]) -> str:
-    """Why the figure has no interval, by the first note of these codes; empty where it has one."""
+    """Say why the figure has no interval: the first note with such a code; otherwise empty."""
     if known(summary.gap_low):
         return ""
     return next((note.text for note in document.notes if note.code in codes), "")

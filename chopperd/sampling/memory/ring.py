@@ -116,7 +116,7 @@ class RingWriter:
         return places_of(infos, self.gpus)
 
     def ask_for_room(self, infos: Sequence[GpuInfo]) -> None:
-        """Publish how large the memory must be for these GPUs (`grown`)."""
+        """Publish how many GPU slots `grown` must make for these GPUs."""
         needed_count = len(merged_gpus(self.gpus, infos))
         self._set("slots_wanted", needed_count + _SPARE_SLOTS)
 
@@ -164,7 +164,7 @@ class RingWriter:
         self._words[_HEADER_WORDS[name]] = value
 
     def _merged(self, description: RingDescription, *, is_new: bool) -> RingDescription:
-        """The description with the GPUs of earlier writers first, in their slots."""
+        """Merge with any earlier description, whose GPUs keep their slots."""
         if is_new or self._get("description_sequence") % 2:  # else whoever wrote it died over it
             return description
         start = self._layout.description_offset

@@ -204,7 +204,7 @@ class RingReader:
         return GpuStatus(**words)
 
     def slow_state(self, slot: int) -> SlowState:
-        """The slow state of a GPU; only its counts if the writer died while writing it."""
+        """Read a GPU's `SlowState`; only its counts if the writer died while writing."""
         for _ in range(_ATTEMPTS):
             before = self._slow_state_sequences(slot)
             block = self._status["slow_state"][slot].copy()

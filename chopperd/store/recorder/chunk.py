@@ -199,7 +199,7 @@ def _period_ns(origin: Origin) -> int:
 
 
 def _table(rows: Records) -> bytes:
-    """Records as they are, with their layout."""
+    """The records as a compressed .npy file."""
     file = BytesIO()
     np.save(file, rows, allow_pickle=False)
     return compressed(file.getvalue())

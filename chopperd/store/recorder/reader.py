@@ -1,4 +1,4 @@
-"""The flight recorder's reader: the samples of a time, also while another process writes them."""
+"""Read the flight recorder's samples of a time range, even while another process writes them."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

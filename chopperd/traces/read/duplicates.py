@@ -121,7 +121,7 @@ def _rows_of(table: TableT, rows: Int64s | Bools) -> TableT:
 
 
 def _changes(column: Ints) -> Bools:
-    """Which values differ from the one before, (n,) bool; the first does."""
+    """Mark each value unlike the previous one, and the first: (n,) bool."""
     changes = np.ones(len(column), np.bool_)
     changes[1:] = column[1:] != column[:-1]
     return changes
