@@ -366,7 +366,7 @@ def begin(_):
         told = Told()
     return 7
 
-cli._run_own = cli._run_agent = begin
+cli._run_own = cli.run_agent = begin
 sys.argv[0] = "chopperd"
 cli.main()
 """
@@ -375,7 +375,7 @@ cli.main()
 @pytest.mark.parametrize(("command", "status"), [("run", 0), ("_sampler", 128 + signal.SIGTERM)])
 def test_what_is_told_to_end_while_it_loads_ends_without_a_word(command: str, status: int) -> None:
     done = subprocess.run(
-        [PYTHON, "-c", TOLD_EARLY, command], capture_output=True, text=True, check=False
+        [PYTHON, "-c", TOLD_EARLY, command], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (status, "")
 
