@@ -1,4 +1,4 @@
-"""Short names of the numpy column types used throughout."""
+"""Short names of the numpy array types used throughout the package."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""The closed sets of labels: classes of kernels, and causes of a low clock."""
+"""Closed sets of labels: kernel classes, copy directions, and causes of a low clock."""
 
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class KernelClass(IntEnum):
-    """What a device record does; the value is its code in an int8 column.
+    """Class of a device record, by what it does; the value is its code in an int8 column.
 
     `FUSED_COMM` is a GEMM fused with communication and `COMM_PACK` a copy of FSDP into or out of
     its buffers: both compute. What only communicates, all-reduces included, is `COMM`.
@@ -33,7 +33,7 @@ class KernelClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name used outside."""
+        """Return the published name: the member name in lower case."""
         return self.name.lower()
 
 
@@ -54,7 +54,7 @@ class CopyDirection(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name used outside."""
+        """Return the published name: the member name in lower case."""
         return self.name.lower()
 
 
@@ -84,12 +84,12 @@ class Cause(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name used outside: in files, documents and metrics."""
+        """Return the name used in files, documents and metrics: the member name in lower case."""
         return self.name.lower()
 
     @property
     def bit(self) -> int:
-        """The cause's bit in a `causes` column."""
+        """Return the cause's bit mask in a `causes` column."""
         return 1 << self.value
 
 
@@ -110,12 +110,14 @@ _OUTRANKED_BITS: Final = sum(cause.bit for cause in OUTRANKED)
 
 
 def has_protection(causes: "Int64s") -> "Int64s":
-    """Nonzero where a hardware protection (`HW_THERMAL`, `POWER_BRAKE`) is set: (...) int64."""
+    """Return nonzero where a hardware protection is set (`PROTECTIONS`): (...) int64."""
     return causes & _PROTECTION_BITS
 
 
 def ranked(causes: "Int64s") -> "Int64s":
-    """The bit sets without bits that a hardware protection in the same set outranks: (...) int64.
+    """Return the bit sets without the bits that a hardware protection set with them outranks.
+
+    The result is (...) int64.
 
     Source: DESIGN.md section 2, "Cause".
     """

@@ -1,4 +1,4 @@
-"""Plausible readings: bounds of values, and of the rises of cumulative counters."""
+"""Bounds of plausible readings, and of plausible rises of cumulative counters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ TEMPERATURE_C: Final = Bounds(-50, 200)
 # A sensor that a GPU lacks reads 0, which memory under power is not.
 MEMORY_TEMPERATURE_C: Final = Bounds(1, 200)
 THRESHOLD_C: Final = Bounds(1, 200)
-# What a thousand watts make in 3,000 years; all ones of 64 bits is more, in mJ and in 2^-16 J.
+# A GPU of 1 kW uses this in 3,000 years; 64 bits of ones, in mJ or in 2^-16 J, are more.
 ENERGY_J: Final = Bounds(0, 1e14)
 MEMORY_BYTES: Final = Bounds(0, 1 << 50)
 RATIO: Final = Bounds(0, 1)
 # Counters are stored in int64 and float64 columns; all-ones is a common "not available".
 LIMITED_NS: Final = Bounds(0, (1 << 63) - 1)
-# Not a number: every pattern means something, but for all ones.
+# A bit set, in which every pattern but all ones has a meaning.
 BITS: Final = Bounds(0, (1 << 64) - 2)
 # 0 is the kernel's idle process and all ones "not available": neither is a process on a GPU.
 PID: Final = Bounds(1, (1 << 32) - 2)
@@ -51,7 +51,7 @@ SAMPLE_BOUNDS: Final[Mapping[str, Bounds]] = {
     "memory_used_bytes": MEMORY_BYTES,
     "activity_ratio": RATIO,
 }
-#: The same of the numbers of a `GpuInfo`.
+#: The bounds of the numbers of a `GpuInfo`.
 INFO_BOUNDS: Final[Mapping[str, Bounds]] = {
     "sm_clock_max_mhz": CLOCK_MHZ,
     "sm_clock_limit_mhz": CLOCK_MHZ,
@@ -62,40 +62,40 @@ INFO_BOUNDS: Final[Mapping[str, Bounds]] = {
 }
 
 
-# By how much a driver's cumulative counter can have risen: what is more is no measurement.
+# The highest possible rise of a driver's cumulative counter: a higher one is no measurement.
 #
 # A counter that a driver answers with 0 for some reads, or with garbage for one, rises by all that
-# it ever counted when it is itself again. Sums that never fall would keep that for good.
+# it ever counted when it is right again. Sums that never fall would include that for good.
 
 #: More than any module draws: one of two GPUs and a processor is built for 2.7 kW.
 _MOST_W: Final = 10_000.0
 #: A limit is in force for no longer than the time passes; two clocks need not agree.
 _MOST_LIMITED_RATIO: Final = 2.0
-#: A counter may show so much of what was before a read only after it.
+#: Consumption up to this long before a read may show in the counter only after it.
 _LATE_NS: Final = NS_PER_S
 
 Span = TypeVar("Span", float, Float64s)
 
 
 def most_energy_j(apart_ns: Span) -> Span:
-    """The highest rise of an energy counter between reads so far apart, J."""
+    """Return the highest plausible rise in J of an energy counter over `apart_ns`."""
     return (apart_ns + _LATE_NS) * (_MOST_W / NS_PER_S)
 
 
 def most_limited_ns(apart_ns: Span) -> Span:
-    """The highest rise of a counter of time under a limit between reads so far apart, ns."""
+    """Return the highest plausible rise in ns of a time-under-limit counter over `apart_ns`."""
     return apart_ns * _MOST_LIMITED_RATIO + _LATE_NS
 
 
-#: A counter that goes on elsewhere for so long has moved there.
+#: A counter that counts on from another value for this long has restarted there.
 MOVED_NS: Final = NS_PER_S // 2
 
-#: When it was read, and what it said, J.
+#: Time of a reading, ns, and the counter's value, J.
 _Reading: TypeAlias = tuple[int, float]
 
 
 class EnergyCounter:
-    """Sums a driver's cumulative energy counter over dips, jumps and restarts.
+    """Turns a driver's cumulative energy counter into increments, despite dips, jumps and restarts.
 
     A reading that can't follow on the last good one, as it is lower or impossibly high, adds
     nothing. If the counter goes on from there for half a second, it has restarted and counts from
@@ -109,15 +109,15 @@ class EnergyCounter:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last reading was not believed yet."""
+        """Whether the last reading can't follow on the last good one, and is not counted yet."""
         return self._other is not None
 
     def increment_j(self, energy_j: float, t_mono_ns: int) -> float:
-        """What a reading adds, >= 0; the first adds 0.
+        """Record a reading and return the energy in J that it adds, >= 0; the first adds 0.
 
         Args:
-            energy_j: The counter.
-            t_mono_ns: When it was read; not before the reading before.
+            energy_j: The value of the counter.
+            t_mono_ns: Time of the reading; not earlier than that of the previous one.
         """
         reading = t_mono_ns, energy_j
         if self._good is None or _follows(self._good, reading):

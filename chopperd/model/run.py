@@ -1,4 +1,4 @@
-"""The identity of a trace's run, and the user's map from its devices to GPUs."""
+"""The identity of a trace's run, and the user's map from trace devices to GPUs."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from chopperd.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
-    """A process group that a rank is in, as torch names it in `distributedInfo.pg_config`."""
+    """A process group that a rank belongs to, as torch lists it in `distributedInfo.pg_config`."""
 
     name: str  # `pg_name`: a count that all ranks of a job agree on, or a hash of the ranks
     size: int  # the number of its ranks
@@ -18,7 +18,10 @@ class ProcessGroup:
     digest: int  # CRC-32 of all its ranks
 
     def holds(self, rank: int) -> bool:
-        """Whether a rank is certainly in the group."""
+        """Whether a rank is certainly in the group.
+
+        False also where the ranks are not evenly spaced, so that membership is unknown.
+        """
         if self.stride is None:
             return False
         nth, rest = divmod(rank - self.first, self.stride)
@@ -27,7 +30,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """What a trace says about its run; `correlate.identity.runs` compares it with others."""
+    """What identifies the run of a trace; `correlate.identity.runs` compares it with others."""
 
     # As in `TraceMeta`.
     run: str | None = None
@@ -58,7 +61,9 @@ class DeviceMap:
     pci_order: bool = False  # whether devices are numbered in the order of PCI bus ids
 
     def named(self, rank: int | None, device: int, *, any_rank: bool) -> str | None:
-        """The GPU of a device (its number in the trace) of a rank, None if unknown.
+        """Return the GPU that the map gives to a trace device of a rank; None if it names none.
+
+        `device` is its number in the trace.
 
         An entry for the rank precedes one for any rank, which counts only with `any_rank`.
         """
@@ -68,14 +73,14 @@ class DeviceMap:
 
 
 def device_map_of(text: str, name: str) -> DeviceMap:
-    """`0=GPU-uuid,3:0=GPU-uuid` or `pci` as a map.
+    """Parse a device map from `0=GPU-uuid,3:0=GPU-uuid` or `pci`.
 
     Args:
         text: As a user wrote it.
         name: What it is called where it was written.
 
     Raises:
-        ConfigError: Which parts are none.
+        ConfigError: Parts of the text are not valid; the message lists them.
     """
     parts = [part.strip() for part in text.split(",")]
     named = [part for part in parts if part != _PCI_ORDER]

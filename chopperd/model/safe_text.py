@@ -1,4 +1,4 @@
-"""Escapes text from other sources, so that it is safe to show.
+"""Escape text from other sources so that it is safe to show.
 
 Terminals obey control characters, bidirectional ones change the order of a line, and spreadsheets
 compute cells that begin like a formula.
@@ -19,7 +19,7 @@ _FORMULA: Final = ("=", "+", "-", "@")
 
 
 def visible_lines(text: str) -> str:
-    r"""The text with every unsafe character but line feeds as its JSON escape (`\u001b`).
+    r"""Return the text with every unsafe character but line feeds as its JSON escape (`\u001b`).
 
     In JSON such characters occur in strings only, so the text remains the same JSON.
     """
@@ -27,16 +27,16 @@ def visible_lines(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""The text in one line: a line feed is shown as `\n`, other characters as `visible_lines`."""
+    r"""Return the text as one line: line feeds as `\n`, other characters as by `visible_lines`."""
     return visible_lines(text).replace("\n", r"\n")
 
 
 def visible_json(data: bytes) -> bytes:
-    """JSON (UTF-8) that says the same, with no character that a terminal obeys."""
+    """Return equivalent JSON (UTF-8) with every character that a terminal obeys escaped."""
     return visible_lines(data.decode()).encode() if _UNSAFE_UTF8.search(data) else data
 
 
 def csv_text(text: str) -> str:
-    """Text as a cell of a CSV file: one line, and never a formula (a `'` is put before it)."""
+    """Return text for a cell of a CSV file: one line, and `'` before what would be a formula."""
     shown = visible(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown

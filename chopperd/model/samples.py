@@ -64,7 +64,7 @@ class GpuSamples:
     die_clocks_mhz: Float64s | None = None
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.t_unix_ns)
 
 
@@ -93,12 +93,15 @@ class ProcessRow:
 
     @property
     def own_pid(self) -> int:
-        """Its pid as it knows it itself."""
+        """Return the process's pid in its own namespace; `pid` where that is unknown."""
         return self.ns_pids[-1] if self.ns_pids else self.pid
 
     @property
     def in_container(self) -> bool:
-        """Whether what it sees of the machine may differ from what its reader saw."""
+        """Whether the process may see the machine differently than its reader did.
+
+        `container` decides; where that is None, a pid namespace of its own does.
+        """
         return len(self.ns_pids) > 1 if self.container is None else self.container
 
 

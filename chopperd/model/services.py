@@ -1,4 +1,4 @@
-"""The agent's services for the API: narrow protocols, no implementation.
+"""Protocols of the agent's services for the API: no implementation.
 
 All methods may be called from any thread and may block on disk; none waits for the sampler or
 the worker.
@@ -24,73 +24,76 @@ from chopperd.model.samples import SampleSet
 
 
 class SnapshotSource(Protocol):
-    """The node as it is now."""
+    """Source of the node's current state."""
 
     def latest(self) -> NodeSnapshot:
-        """The newest snapshot; its own time says how old it is."""
+        """Return the newest snapshot; its `taken_unix_ns` says how old it is."""
 
 
 class StepSource(Protocol):
-    """Steps, captures and traces, as far as the viewer may see them."""
+    """Source of steps, captures and traces, limited to what the viewer may see."""
 
     def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
-        """Jobs, newest first."""
+        """Return the jobs, newest first."""
 
     def steps(
         self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
     ) -> StepPage:
-        """Step rows that match, newest first.
+        """Return a page of the step rows that match, newest first.
 
         Raises:
-            ValueError: The cursor is none that a page gave.
+            ValueError: The cursor did not come from an earlier page.
         """
 
     def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
-        """The rows of a step number on all devices, in all jobs and runs."""
+        """Return the rows of a step number on all devices, in all jobs and runs."""
 
     def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
-        """Kernels of the captures that hold a step."""
+        """Return the kernels of the captures that contain a step."""
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
-        """The report on the newest capture (of a job); None if there is none to be seen."""
+        """Return the report on the newest capture (of `job`, if given).
+
+        None if there is none that the viewer may see.
+        """
 
     def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
-        """Traces, newest first."""
+        """Return at most `limit` traces, newest first."""
 
     def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
-        """One trace; None if there is none to be seen."""
+        """Return one trace; None if there is none of this id that the viewer may see."""
 
 
 class DropSource(Protocol):
-    """Drops of the busy clock; they name no job and are for everyone."""
+    """Source of drops of the busy clock; they name no job, so everyone may see them."""
 
     def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
-        """Drops that match, newest first."""
+        """Return at most `limit` drops that match, newest first."""
 
 
 class Upload(Protocol):
-    """A trace on its way in. Exactly one of `finish` and `abort` ends it."""
+    """A trace that is being received. Exactly one of `finish` and `abort` ends it."""
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes.
+        """Append the next bytes.
 
         Raises:
-            IngestError: It grows too large, or there is no room; `abort` it.
+            IngestError: The trace grows too large, or there is no room; call `abort`.
         """
 
     def finish(self) -> tuple[TraceEntry, bool]:
         """Store the trace; return its entry, and False if the same bytes were known, else True.
 
         Raises:
-            IngestError: It can't be stored.
+            IngestError: The trace can't be stored.
         """
 
     def abort(self) -> None:
-        """Forget what came so far."""
+        """Discard the bytes received so far."""
 
 
 class Ingest(Protocol):
-    """Taking in traces."""
+    """Receives traces, as uploads or from files."""
 
     def open_upload(
         self,
@@ -101,50 +104,53 @@ class Ingest(Protocol):
         expected_bytes: int | None,
         device_map: str | None = None,
     ) -> Upload:
-        """Begin to take a trace.
+        """Start to receive a trace.
 
         Raises:
-            IngestError: Traces are not taken in now, or it is too large.
+            IngestError: Traces are not accepted now, or this one is too large.
         """
 
     def take_file(
         self, path: str, *, job: str | None, owner_uid: int | None, device_map: str | None = None
     ) -> tuple[TraceEntry, bool]:
-        """Take a copy of a file under `ingest.roots`; as `Upload.finish`.
+        """Store a copy of a file under `ingest.roots`; returns the same as `Upload.finish`.
 
         Raises:
-            IngestError: It is not under a root, not a plain file, or not to be read by its owner.
+            IngestError: The file is not under a root, not plain, or not readable by its owner.
         """
 
 
 class SampleSource(Protocol):
-    """Samples of the past, from the flight recorder."""
+    """Source of past samples, from the flight recorder."""
 
     def between(
         self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
     ) -> SampleSet | None:
-        """All samples of a time, of all GPUs or those of the labels; None without any."""
+        """Return the samples between two times, of all GPUs or of those with the labels in `gpus`.
+
+        None if there are none.
+        """
 
 
 class Bursts(Protocol):
-    """Sampling faster for a while, so that a capture has enough samples."""
+    """Starts bursts of faster sampling, so that a capture has enough samples."""
 
     def burst(self, seconds: float) -> None:
-        """Sample at the burst rate from now on; it ends by itself."""
+        """Sample at the burst rate for `seconds` from now on."""
 
 
 class PauseControl(Protocol):
-    """Pausing the agent: sampling, captures and analysis stop at once and stay stopped."""
+    """Pauses the agent: sampling, captures and analysis stop at once until the pause ends."""
 
     def pause(self, reason: str, for_s: float | None) -> Pause:
-        """Pause, for a time or until `resume`."""
+        """Pause the agent for `for_s` seconds, or until `resume` if None; return the pause."""
 
     def resume(self) -> None:
-        """Go on."""
+        """End the pause."""
 
 
 class Health(Protocol):
-    """Whether the agent itself is well."""
+    """Health of the agent itself."""
 
     def trouble(self) -> str | None:
-        """Why it is not, for people; None if it is."""
+        """Return what is wrong with the agent, for people; None if nothing is."""

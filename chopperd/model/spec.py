@@ -1,4 +1,4 @@
-"""What vendors state of their GPUs: dense peak rates by element type, and the clocks of those.
+"""GPU specifications that vendors state: dense peak rates by element type, and their clocks.
 
 Facts of public documents only. A product that is not here has no spec, and so has a part of one
 (MIG, partitions): its peak is not the whole's.
@@ -25,7 +25,7 @@ _MI325X: Final = "AMD Instinct MI325X Accelerator, data sheet (2024), without sp
 
 
 class DType(IntEnum):
-    """What a matrix kernel multiplies; the value is its code in an int8 column.
+    """Element type that a matrix kernel multiplies; the value is its code in an int8 column.
 
     `FLOAT` is 32 bits wide and either of FP32 and TF32, which inputs have in common.
     """
@@ -43,13 +43,13 @@ class DType(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name used outside."""
+        """Return the published name: "fp32_or_tf32" for `FLOAT`, else the name in lower case."""
         return "fp32_or_tf32" if self is DType.FLOAT else self.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """A stated dense peak of matrix kernels."""
+    """A vendor's stated dense peak rate of matrix kernels."""
 
     flops_per_s: float  # the rate as stated
     flops_per_cycle: int  # of one SM or CU
@@ -58,7 +58,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """What a vendor states of a product."""
+    """A vendor's statements about a product."""
 
     product: str  # what is meant by it
     units: int  # SMs or CUs of what the driver calls one GPU
@@ -69,7 +69,10 @@ class GpuSpec:
 def _peaks(
     sm_clock_mhz: float | None, *stated: tuple[float, int, tuple[DType, ...]]
 ) -> dict[DType, Peak]:
-    """Peaks at one clock: TFLOP/s, FLOP per cycle of a unit, and the types that they are of."""
+    """Return the peaks at one clock by element type.
+
+    Each of `stated` is TFLOP/s, FLOP per cycle of a unit, and the types with that peak.
+    """
     return {
         dtype: Peak(flops_per_s=tera * _TERA, flops_per_cycle=each, sm_clock_mhz=sm_clock_mhz)
         for tera, each, dtypes in stated
@@ -150,7 +153,7 @@ SPECS: Final = (
 
 
 def spec_of(name: str | None, *, units: int | None, is_part: bool) -> tuple[GpuSpec | None, str]:
-    """The spec of a GPU, and the reason where there is none ("" where there is).
+    """Return the spec of a GPU, and the reason where there is none ("" where there is).
 
     Args:
         name: Product name as the driver or a trace reports it; None if not known.
@@ -170,7 +173,7 @@ def spec_of(name: str | None, *, units: int | None, is_part: bool) -> tuple[GpuS
 
 
 def peak_of(spec: GpuSpec, dtype: DType) -> Peak | None:
-    """The stated peak of what is multiplied; where a GPU has no TF32, 32 bits are FP32."""
+    """Return the stated peak of an element type; `FLOAT` is FP32 where the GPU has no TF32."""
     if dtype is DType.FLOAT and DType.TF32 not in spec.peaks:
         return spec.peaks.get(DType.FP32)
     return spec.peaks.get(dtype)

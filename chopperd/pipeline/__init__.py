@@ -1,1 +1,1 @@
-"""What runs from trace files to a report; no printing, no parsing of options."""
+"""Drive the steps from trace files to a report; no printing, no parsing of options."""

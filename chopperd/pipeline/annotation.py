@@ -1,4 +1,4 @@
-"""Writes a copy of a trace file with counters of its GPUs added."""
+"""Write a copy of a trace file with counters of its GPUs added."""
 
 import stat
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class Annotated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counters:
-    """The tracks of each device, and the facts of the trace that the copying needs."""
+    """Counter tracks of each device, and the facts about the trace needed to write its copy."""
 
     tracks: dict[int, tuple[CounterTrack, ...]]
     gpus: dict[int, str]
@@ -50,7 +50,7 @@ class _Counters:
     remarks: tuple[str, ...]
 
     def __len__(self) -> int:
-        """The number of events."""
+        """Return the number of counter events."""
         return sum(len(track) for tracks in self.tracks.values() for track in tracks)
 
 
@@ -122,7 +122,10 @@ def _check_out(trace: Path, out: Path) -> None:
 
 
 def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
-    """The tracks of all devices that have any."""
+    """Build the counter tracks of all devices that have any.
+
+    Raises an error where the trace can't be annotated, or no device has a track.
+    """
     trace, timeline = found.trace, found.timeline
     _check_trace(trace)
     samples = found.samples
@@ -171,7 +174,7 @@ def _check_trace(trace: Trace) -> None:
 
 
 def _nothing_to_show(found: JoinInput, clocked: dict[int, ClockedDevice]) -> Exception:
-    """Why no device has a track, and the remedy."""
+    """Return the error for a trace without any track: why, and the remedy."""
     path, samples = found.trace.meta.path, found.samples
     if samples is not None and all(one.mapped.gpu is None for one in clocked.values()):
         gpus = ", ".join(one.gpu.gpu for one in samples.gpus) or "none"
@@ -209,7 +212,7 @@ def _trackless(
 
 
 class _Sink(Protocol):
-    """Compresses the output, or not."""
+    """Output stream that compresses its data, or passes it on as it is."""
 
     def compress(self, data: bytes, /) -> bytes: ...
 

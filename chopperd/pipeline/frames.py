@@ -1,4 +1,4 @@
-"""The messages between agent and worker: each a frame of its length and its MessagePack."""
+"""Messages between agent and worker: each is framed as its length and its MessagePack."""
 
 import struct
 from typing import Final
@@ -34,7 +34,7 @@ class Analyse(msgspec.Struct, frozen=True, kw_only=True, tag="analyse"):
 
 
 class Compose(msgspec.Struct, frozen=True, kw_only=True, tag="compose"):
-    """Request for the document over reports that `Analysed` gave, of the traces of one run."""
+    """Request for the document over reports from `Analysed`, on the traces of one run."""
 
     reports: tuple[bytes, ...]
     run: str | None = None  # its name
@@ -42,23 +42,23 @@ class Compose(msgspec.Struct, frozen=True, kw_only=True, tag="compose"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Sent once, before any reply: from now on a death of the worker is caused by its work."""
+    """Message sent once, before any reply: if the worker dies later, its work is the cause."""
 
 
 class Analysed(msgspec.Struct, frozen=True, kw_only=True, tag="analysed"):
-    """The report on one trace."""
+    """Reply to `Analyse`: the report on one trace."""
 
     trace: AnalysedTrace
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True, tag="composed"):
-    """The document over several."""
+    """Reply to `Compose`: the document over several reports."""
 
     document: ReportDocument
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """Why there is no report or document."""
+    """Reply where there is no report or document, with the reason."""
 
     rejected: bool  # whether the file is at fault: it is no usable trace
     message: str  # one line for people
@@ -74,10 +74,10 @@ _SENT: Final[msgspec.msgpack.Decoder[Sent]] = msgspec.msgpack.Decoder(Sent)
 
 
 def framed(message: Request | Sent) -> bytes:
-    """The message as a frame.
+    """Encode a message as a frame.
 
     Raises:
-        FrameError: It is too large, or holds text that is no Unicode.
+        FrameError: The message is too large, or has text that is not Unicode.
     """
     try:
         data = msgspec.msgpack.encode(message)
@@ -99,11 +99,11 @@ class FrameBuffer:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Append bytes that arrived."""
         self._data += data
 
     def next_frame(self) -> bytes | None:
-        """The body of the next message; None until it is complete.
+        """Remove and return the body of the next message; None until it is complete.
 
         Raises:
             FrameError: Its length is beyond the limit.
@@ -122,7 +122,7 @@ class FrameBuffer:
 
 
 def request_of(body: bytes) -> Request:
-    """The request in a frame.
+    """Decode the body of a frame as a request.
 
     Raises:
         FrameError: It is no request.
@@ -134,10 +134,10 @@ def request_of(body: bytes) -> Request:
 
 
 def sent_of(body: bytes) -> Sent:
-    """The worker's message in a frame.
+    """Decode the body of a frame as a message from the worker.
 
     Raises:
-        FrameError: It is none.
+        FrameError: It is no message of a worker.
     """
     try:
         return _SENT.decode(body)

@@ -1,4 +1,4 @@
-"""From trace files and samples to a report document."""
+"""Make a report document from trace files and samples."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ _CHOOSE: Final = (
     "Name the files of one job, say --rank-of FILE=N where a rank is wrong, or --merge to report "
     "on all of them side by side"
 )
-#: Of samples around a trace: what reads once a second and holds for three must reach into it.
+#: Samples this long before and after a trace are used: one a second holds for three seconds.
 _MARGIN_NS: Final = 10 * NS_PER_S
 
 
@@ -70,7 +70,7 @@ class ReportOptions:
 
 
 def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptions:
-    """The options of a report by the configuration alone."""
+    """Return the report options that the configuration sets."""
     device_map = config.traces.device_map
     return ReportOptions(
         join=JoinOptions(
@@ -97,10 +97,10 @@ def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """The report on one file, in a form that is stored until others of its job have arrived."""
+    """The report on one file, stored until the other files of its job have arrived."""
 
     report: TraceReport  # on the file alone
-    # The same without GPUs found by elimination or by their samples, for the case that another
+    # The report without GPUs found by elimination or by their samples, for the case that another
     # file turns out to have had them; None where there are none, or by elimination and no other
     # file will come.
     certain: TraceReport | None = None
@@ -110,7 +110,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinInput:
-    """A trace laid out, and the samples of its time; None where there are none."""
+    """A trace with its timeline, and the samples of its time (None where there are none)."""
 
     trace: Trace
     timeline: Timeline
@@ -119,7 +119,7 @@ class JoinInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Facts about a trace file that are not in it; None takes what the file itself says."""
+    """Facts about a trace file that its uploader or user gave; None: take the file's own."""
 
     name: str | None = None  # its original name
     job: str | None = None  # the job that it was uploaded for
@@ -135,7 +135,7 @@ def report_files(
     clock: Clock | None = None,
     rank_of: Mapping[Path, int] | None = None,
 ) -> ReportDocument:
-    """The report on the traces of one job.
+    """Make the report on the trace files of one job.
 
     One trace is in memory at a time. Of several, one that can't be read is left out, and a
     duplicate is counted once, both with a note.
@@ -166,10 +166,10 @@ def report_files(
 
 
 def _check_device_map(reports: Sequence[TraceReport]) -> None:
-    """Refuse a map that gives one GPU to several traces at a time.
+    """Refuse a device map that gives one GPU to several traces at the same time.
 
     Raises:
-        ConfigError: It does; names them, and the form that tells ranks apart.
+        ConfigError: The map does; the message names the traces and the remedy.
     """
     found = given_twice(reports)
     if found is None:
@@ -197,9 +197,9 @@ def composed(
     notes: Sequence[Note] = (),
     run: str | None = None,
 ) -> ReportDocument:
-    """The document over at least one file of one job.
+    """Make the document over the reports on at least one file of one job.
 
-    A GPU guessed for two files at a time is taken from both, as is one found by its samples that
+    A GPU guessed for two files at a time is removed from both, as is one found by its samples that
     the samples of all files don't confirm. `run` is the name of their run, if it has one.
     """
     reports = [file.report for file in files]
@@ -223,7 +223,7 @@ def _report_each(
     progress: Progress | None,
     each_from: Mapping[Path, Origin],
 ) -> tuple[list[FileReport], list[Note]]:
-    """At least one report, and notes on traces that have none."""
+    """Report on each file; return at least one report, and notes on files left out."""
     reports: list[FileReport] = []
     failures: list[TraceFormatError] = []
     notes: list[Note] = []
@@ -248,7 +248,7 @@ def _report_each(
 
 
 def _same_bytes(report: TraceReport, others: Sequence[FileReport]) -> str | None:
-    """The path of a trace with the same bytes; None if there is none."""
+    """Return the path of another trace with the same bytes; None if there is none."""
     traces = (other.report.trace for other in others)
     return next((t.path for t in traces if t.sha256 == report.trace.sha256), None)
 
@@ -262,7 +262,7 @@ def report_file(
     one_of_several: bool,
     origin: Origin | None = None,
 ) -> FileReport:
-    """One trace joined with the samples of its time; arguments as of `report_files`.
+    """Report on one trace file, joined with samples; arguments as of `report_files`.
 
     `one_of_several`: other files of its job exist or will come.
 
@@ -292,7 +292,9 @@ def join_input(
     *,
     origin: Origin | None = None,
 ) -> JoinInput:
-    """One trace, read and laid out, and the samples of its time; arguments as of `report_file`.
+    """Read one trace, build its timeline, and get the samples of its time.
+
+    Arguments are as of `report_file`.
 
     Raises:
         TraceFormatError: It can't be read.
@@ -307,7 +309,7 @@ def join_input(
 
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
-    """The trace, with the name, job and rank of its origin."""
+    """Read a trace, and set the name, job and rank that its origin gives."""
     trace = read_trace(path, limits=options.limits, progress=progress, name=origin.name)
     meta = trace.meta
     if origin.job is not None:

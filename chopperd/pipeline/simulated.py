@@ -1,4 +1,4 @@
-"""The trace files of a simulated job."""
+"""Write the trace files of a simulated job."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +14,10 @@ _UNFINISHED: Final = ".part"
 def write_traces(
     node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path, prefix: str = ""
 ) -> Iterator[Path]:
-    """Write each rank's trace of the steps inside a time (at least one) under a temporary name.
+    """Write each rank's trace under a temporary name.
 
-    The folder is made if it does not exist.
+    A trace covers the steps that lie between the two times (at least one). The folder is made if
+    it does not exist.
 
     Yields:
         The path for `finish_trace`, by rank, when the file is written.
@@ -33,14 +34,17 @@ def write_traces(
 
 
 def finish_trace(path: Path) -> Path:
-    """Give a file of `write_traces` its final name."""
+    """Rename a file of `write_traces` to its final name; return that."""
     return path.rename(path.with_name(path.name.removesuffix(_UNFINISHED)))
 
 
 def simulated_traces(
     node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int
 ) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Name and content of each rank's trace, of the steps inside a time (at least one)."""
+    """Yield name and content of each rank's trace.
+
+    A trace covers the steps that lie between the two times (at least one).
+    """
     first_step = node.step_at(begin_unix_ns) + 1
     last_step = max(node.step_at(end_unix_ns) - 1, first_step)
     for rank in range(len(node.gpus)):

@@ -80,7 +80,7 @@ def cap_memory(limit_bytes: int) -> None:
 
 
 def one_thread_each() -> None:
-    """Keep numpy's linear algebra, which is not used here, from starting a thread for each core.
+    """Set OpenBLAS to one thread: numpy's linear algebra, unused here, starts one for each core.
 
     Call it before numpy is imported.
     """
@@ -111,7 +111,7 @@ _STACK_BYTES: Final = 1 << 20
 
 
 def main(open_samples: OpenSamples, *, memory_max_bytes: int, in_background: bool) -> int:
-    """Answer requests until standard input ends; the exit status.
+    """Answer requests until standard input ends, which exits the process with status 0.
 
     Args:
         open_samples: Opens the flight recorder in a folder.
@@ -134,14 +134,14 @@ def main(open_samples: OpenSamples, *, memory_max_bytes: int, in_background: boo
 
 
 class Desk:
-    """Answers requests; `clock` dates the documents."""
+    """Answers requests; `clock` gives the time written into documents."""
 
     def __init__(self, open_samples: OpenSamples, clock: Clock) -> None:
         self._open_samples = open_samples
         self._clock = clock
 
     def answer(self, request: Request) -> Reply:
-        """The reply, also for any error."""
+        """Carry out a request and return the reply: `Failed` for any error."""
         try:
             match request:
                 case Analyse():
@@ -186,7 +186,7 @@ def _refuse_empty(report: TraceReport) -> None:
     """Refuse an empty trace: as the newest of its job it would hide one with content.
 
     Raises:
-        TraceFormatError: It has neither a step nor a record of a device.
+        TraceFormatError: The trace has neither a step nor a record of a device.
     """
     if not (report.totals or report.host_steps):
         path = report.trace.path
@@ -194,10 +194,10 @@ def _refuse_empty(report: TraceReport) -> None:
 
 
 def packed(file: FileReport) -> bytes:
-    """The report as stored; NaN stays NaN.
+    """Encode a report on a file for storage (MessagePack); NaN stays NaN.
 
     Raises:
-        FrameError: It holds what can't be stored, such as half a character.
+        FrameError: The report has a value that can't be stored, such as half a character.
     """
     try:
         return msgspec.msgpack.encode(file)
@@ -206,10 +206,10 @@ def packed(file: FileReport) -> bytes:
 
 
 def unpacked(data: bytes) -> FileReport:
-    """The report that `packed` made.
+    """Decode a report that `packed` encoded.
 
     Raises:
-        FrameError: It is none, or of another version of this program.
+        FrameError: The data are no report, or of another version of this program.
     """
     try:
         return msgspec.msgpack.decode(data, type=FileReport)
@@ -218,13 +218,13 @@ def unpacked(data: bytes) -> FileReport:
 
 
 def _order(file: FileReport) -> tuple[bool, int, tuple[int, int], str]:
-    """By rank, then by time; unknown ranks last."""
+    """Sort key of reports: by rank, then by time; unknown ranks last."""
     trace = file.report.trace
     return trace.rank is None, trace.rank or 0, span_ns(file.report) or (0, 0), trace.path
 
 
 def _shown(file: FileReport, names: Names) -> FileReport:
-    """The report with the names that the site allows."""
+    """Return the report with names hidden as the site demands."""
     certain = file.certain
     return replace(
         file,
@@ -234,7 +234,10 @@ def _shown(file: FileReport, names: Names) -> FileReport:
 
 
 def _own_stdout() -> int:
-    """The descriptor for replies: standard output, which nothing else writes to from now on."""
+    """Return a new descriptor of standard output, for replies only.
+
+    Redirects standard output to standard error, so that nothing else writes among the replies.
+    """
     sys.stdout.flush()
     replies_fd = os.dup(_STDOUT_FD)
     os.dup2(_STDERR_FD, _STDOUT_FD)
@@ -242,7 +245,7 @@ def _own_stdout() -> int:
 
 
 def _read(requests: SimpleQueue[bytes]) -> None:
-    """Queue requests; end the process at once when input ends."""
+    """Put requests from standard input into the queue; exit the process when the input ends."""
     try:
         frames = FrameBuffer(MOST_REQUEST_BYTES)
         while data := os.read(_STDIN_FD, _READ_BYTES):
@@ -261,5 +264,5 @@ def _send(fd: int, message: Sent) -> None:
     try:
         while data:
             data = data[os.write(fd, data) :]
-    except BrokenPipeError:  # the agent is gone: nobody is left to tell
+    except BrokenPipeError:  # the agent is gone: nothing reads replies
         os._exit(0)

@@ -1,1 +1,1 @@
-"""Documents for people and programs, made from joined rows."""
+"""Report documents for people and programs, made from joined rows."""

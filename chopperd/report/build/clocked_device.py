@@ -1,4 +1,4 @@
-"""A traced device joined with the samples of its GPU: which GPU that is, and its reference."""
+"""Join a traced device with the samples of its GPU, and find that GPU and its reference clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +45,7 @@ _NO_LIMIT_BITS: Final = sum(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """Options of the join."""
+    """Options of the join of traces and samples."""
 
     device_map: DeviceMap = field(default_factory=DeviceMap)
     guess: bool = True  # whether rules may choose a GPU that are wrong where two ranks get one
@@ -62,7 +62,7 @@ class JoinOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockedDevice:
-    """A traced device, its GPU, and both joined."""
+    """A traced device, the samples of its GPU, and both joined."""
 
     mapped: Mapped
     samples: GpuSamples | None  # with the clock of the governing die; None without a GPU
@@ -74,7 +74,10 @@ class ClockedDevice:
 
     @property
     def model(self) -> str | None:
-        """The product name, by which GPUs are peers; None for a part: its card has one clock."""
+        """Return the product name, by which GPUs are peers; None if unknown.
+
+        None also for a part of a card: the parts have one clock.
+        """
         is_part = self.samples is not None and self.samples.gpu.parent
         return None if is_part else self.summary.name
 
@@ -86,7 +89,7 @@ def clocked_device(
     samples: SampleSet | None,
     options: JoinOptions,
 ) -> ClockedDevice:
-    """One device of a trace joined with the samples of its GPU.
+    """Join one device of a trace with the samples of its GPU.
 
     `samples` are those of the node, on the trace's time axis; None if there are none.
     """
@@ -144,7 +147,7 @@ def _mapped(
 
 
 def _elsewhere(host: str | None, samples: SampleSet) -> str | None:
-    """Why samples can't be of a trace's host, by the host names of both; None where they can."""
+    """Return why samples can't be of a trace's host, by host names; None where they can."""
     if not host or not samples.node:
         return None
     known = {samples.node, *(name for row in samples.processes for name in row.hosts)}
@@ -160,7 +163,10 @@ def _short(host: str) -> str:
 def fits_by_signal(
     timeline: Timeline, trace: Trace, samples: SampleSet | None, options: JoinOptions
 ) -> dict[int, Agreement]:
-    """How well each device that no rule maps fits each GPU that it may be, by its samples."""
+    """Return how well each device that no rule maps fits each GPU that it may be, by samples.
+
+    Keys are the devices' numbers; empty where trace and samples can't be joined.
+    """
     if samples is None or not trace.meta.anchored:
         return {}
     if not options.in_agent and _elsewhere(trace.meta.host_name, samples) is not None:
@@ -194,7 +200,7 @@ def _signal(device: DeviceTimeline) -> TracedDevice:
 
 
 def _traced(trace: Trace, used: Sequence[int]) -> Traced:
-    """What a trace says about its devices, by which they are mapped to GPUs."""
+    """Collect what a trace says about its devices, by which they are mapped to GPUs."""
     meta = trace.meta
     return Traced(
         devices=meta.devices,
@@ -226,7 +232,7 @@ def _reference(mine: GpuSamples | None, options: JoinOptions) -> Reference:
 def _samples_of(
     mapped: Mapped, samples: SampleSet | None, limit_mhz: float | None
 ) -> GpuSamples | None:
-    """The samples of the GPU, with the clock of its governing die; None without a GPU."""
+    """Return the samples of the GPU, with the clock of its governing die; None without a GPU."""
     if samples is None or mapped.gpu is None:
         return None
     own = next(each for each in samples.gpus if each.gpu is mapped.gpu)
@@ -240,7 +246,7 @@ def _samples_of(
 
 
 def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
-    """A partition's samples as those of the card whose clock it shares; others as they are.
+    """Return the card's samples for a partition, which shares its clock; other GPUs' as they are.
 
     Without the energy: how much of the card's is the partition's is not known.
     """
@@ -252,7 +258,7 @@ def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
 
 
 def _traced_device(device: int, timeline: Timeline, trace: Trace) -> TraceDevice:
-    """What the trace says about a device."""
+    """Return what the trace says about a device."""
     used = [each.device for each in timeline.devices]
     numbers = trace.meta.device_numbers
     said = description_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
@@ -262,7 +268,7 @@ def _traced_device(device: int, timeline: Timeline, trace: Trace) -> TraceDevice
 def _device_summary(
     traced: TraceDevice, trace: Trace, mapped: Mapped, reference: Reference
 ) -> DeviceSummary:
-    """The device by its samples, and by the trace where they don't say."""
+    """Describe the device by its samples, and by the trace where they are silent."""
     gpu = mapped.gpu
     return DeviceSummary(
         device=traced.device,
@@ -278,7 +284,7 @@ def _device_summary(
 
 
 def _pid(trace: Trace) -> int | None:
-    """The process that launched everything in the trace; None if unknown."""
+    """Return the pid of the only process with launches in the trace; None if unknown or several."""
     used = np.unique(trace.calls.thread)
     pids = {trace.threads[thread][0] for thread in used.tolist()}
     pid = next(iter(pids)) if len(pids) == 1 else None
@@ -291,7 +297,7 @@ def doubt_notes(
     reference: Reference,
     same_model: Sequence[GpuSamples] = (),
 ) -> list[Note]:
-    """Why a device's figures may be wrong by more than any interval covers; none where they aren't.
+    """Return why a device's figures may be wrong by more than intervals cover; none if they aren't.
 
     Args:
         joined: The device with its GPU's samples.
@@ -328,7 +334,7 @@ def _reference_doubt(
     same_model: Sequence[GpuSamples],
     reference_mhz: float | None,
 ) -> str:
-    """What contradicts a reference clock; empty where nothing does."""
+    """Return what contradicts a reference clock; empty where nothing does."""
     if reference_mhz is None:
         return ""
     highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)

@@ -1,4 +1,4 @@
-"""The clock figures of a row: means with intervals, loss by cause, power, temperature, dies.
+"""Fill the clock figures of a row: means with intervals, loss, power, temperature, dies.
 
 They come from the columns of a joined device, at the row's index; NaN becomes None here.
 """
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def known_or_none(value: float) -> float | None:
-    """The number, or None for NaN."""
+    """Return the number, or None for NaN."""
     return None if math.isnan(value) else float(value)
 
 
 def filled(target: type[T], columns: object, index: int | tuple[int, int], **other: object) -> T:
-    """A record of the document from the columns of the same names at an index, and other fields."""
+    """Make a record of the document from same-named columns at an index, and `other` fields."""
     values = dict(other)
     for name in target.__annotations__:
         if name not in other and hasattr(columns, name):
@@ -45,31 +45,31 @@ def filled(target: type[T], columns: object, index: int | tuple[int, int], **oth
 
 
 def copied(source: object, target: type[T], **other: object) -> T:
-    """A record with the values that `source` has under the same names, and other fields."""
+    """Make a record from the same-named attributes of `source`, and `other` fields."""
     names = (name for name in target.__annotations__ if hasattr(source, name))
     return target(**({name: getattr(source, name) for name in names} | other))
 
 
 def row_samples(clocks: RowClocks, index: int) -> slice:
-    """The row's samples of the clock: a slice of `clocks.samples` (and of `clocks.sample_rows`)."""
+    """Return the slice of `clocks.samples` (and of `clocks.sample_rows`) in the row's window."""
     return inside(clocks.samples.t_ns, clocks, index)
 
 
 def inside(t_ns: Int64s, clocks: RowClocks, index: int) -> slice:
-    """The times, in rising order, that lie in the row's window."""
+    """Return the slice of rising times that lie in the row's window."""
     windows = clocks.windows
     edges = windows.start_ns[index], windows.end_ns[index]
     return slice(*np.searchsorted(t_ns, edges, "left").tolist())
 
 
 def compute_rows(clocks: RowClocks, index: int | None = None) -> Int64s:
-    """Indices of the samples while compute ran; with an index those in that row only."""
+    """Return indices of the samples while compute ran; with an index those in that row only."""
     within = slice(0, None) if index is None else row_samples(clocks, index)
     return np.flatnonzero(clocks.samples.label[within] == RunningClass.COMPUTE) + within.start
 
 
 def clock_of(clocks: RowClocks, index: int, samples: GpuSamples | None = None) -> RowClock:
-    """The row's clocks over compute and over busy time, and those of its dies."""
+    """Return the row's clocks over compute and over busy time, and those of its dies."""
     compute, samples_mhz = clocks.compute, clocks.samples.clock_mhz
     covered_ns, in_mask_ns = int(compute.covered_ns[index]), int(compute.in_mask_ns[index])
     in_class_ns, within = int(compute.in_class_ns[index]), row_samples(clocks, index)
@@ -89,7 +89,7 @@ def clock_of(clocks: RowClocks, index: int, samples: GpuSamples | None = None) -
 
 
 def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> ClockStats | None:
-    """Statistics of a clock; None if the mean is NaN."""
+    """Compute the statistics of a clock; None if the mean is NaN."""
     if math.isnan(mean_mhz):
         return None
     some = len(samples_mhz) > 0
@@ -105,7 +105,7 @@ def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> Clo
 
 
 def dies_of(samples: GpuSamples, clocks: RowClocks, index: int) -> ClockDies | None:
-    """The row's figures of the dies; None without dies, or where none ran at a sample in compute.
+    """Return the row's figures of the dies; None without dies, or if none ran at a compute sample.
 
     Args:
         samples: As they were joined: their clock is the governing die's.
@@ -133,7 +133,7 @@ def dies_of(samples: GpuSamples, clocks: RowClocks, index: int) -> ClockDies | N
 
 
 def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
-    """The row's ceiling loss; all None where no compute is covered or there is no reference."""
+    """Return the row's ceiling loss; all None without covered compute or a reference."""
     compute, loss, windows = clocks.compute, clocks.loss, clocks.windows
     covered_ns = int(compute.covered_ns[index])
     if not covered_ns or loss is None or reference_mhz is None:
@@ -159,10 +159,10 @@ def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
 def power_of(
     samples: GpuSamples, clocks: RowClocks, index: int
 ) -> tuple[float, str] | tuple[None, None]:
-    """The row's mean power in W and what it is from: the energy counter, else readings.
+    """Return the row's mean power in W and its source: the energy counter, else readings.
 
-    A reading that is a mean counts where the second before it lies in the row; of readings of an
-    instant it takes a few. Neither is the case for most steps without an energy counter.
+    A reading that is a mean counts where the second before it lies in the row; readings of an
+    instant count from 5 on. Without an energy counter most steps have neither: (None, None).
     """
     windows, energy_j = clocks.windows, float(clocks.energy.energy_j[index])
     start_ns, end_ns = int(windows.start_ns[index]), int(windows.end_ns[index])
@@ -179,7 +179,7 @@ def power_of(
 
 
 def capped_w(samples: GpuSamples, clocks: RowClocks, index: int) -> float | None:
-    """Mean power in W of the row's reads in compute at which the power cap is set; None without.
+    """Return the mean power in W of the row's reads in compute under the power cap; None without.
 
     A mean of the last second counts only where nearly all of the row is compute.
     """
@@ -193,12 +193,12 @@ def capped_w(samples: GpuSamples, clocks: RowClocks, index: int) -> float | None
 
 
 def mean_of_samples(values: Float64s) -> float | None:
-    """The mean of the known values; None without any."""
+    """Return the mean of the known values; None without any."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else None
 
 
 def temperature_of(temperature_c: Float64s) -> Temperature | None:
-    """Mean and maximum of the known temperatures; None without any."""
+    """Return mean and maximum of the known temperatures; None without any."""
     known = temperature_c[np.isfinite(temperature_c)]
     return Temperature(mean=float(known.mean()), max=float(known.max())) if len(known) else None

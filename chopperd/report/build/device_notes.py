@@ -1,4 +1,4 @@
-"""Notes on a traced device and its GPU: why figures are missing or in doubt."""
+"""Make notes on a traced device and its GPU: why figures are missing or in doubt."""
 
 import math
 from typing import Final
@@ -28,7 +28,7 @@ _MIN_LOCKED_SAMPLES: Final = 30
 def device_notes(
     clocked: ClockedDevice, samples: SampleSet | None, *, in_agent: bool
 ) -> list[Note]:
-    """Why a device's clocks, losses or energy are unknown; none without samples to join."""
+    """Return why a device's clocks, losses or energy are unknown; none without samples to join."""
     joined, mine, reference = clocked.joined, clocked.samples, clocked.summary.reference
     if samples is None:
         return []
@@ -64,7 +64,10 @@ def device_notes(
 
 
 def _false_causes(samples: SampleSet, gpu: GpuInfo) -> str:
-    """The limits left out because they are set whether the GPU is limited or not."""
+    """Return the note on limits left out of the causes; empty where there are none.
+
+    Such limits are set whether the GPU is limited or not.
+    """
     whose = gpu.parent or gpu.gpu
     false = [false_causes(each) for each in samples.gpus if each.gpu.gpu == whose]
     names = " and ".join(words(c.label) for c in CAUSES if any(c.bit & bits for bits in false))
@@ -75,7 +78,7 @@ def _false_causes(samples: SampleSet, gpu: GpuInfo) -> str:
 
 
 def _lock(clocks: RowClocks, mine: GpuSamples, top_mhz: float | None) -> str:
-    """The hint that a clock is locked, for which no driver has a call; empty if it is not."""
+    """Return the hint that a clock is locked, for which no driver has a call; "" if it is not."""
     if top_mhz is None or mine.gpu.sm_clock_limit_mhz is not None:
         return ""
     rows = compute_rows(clocks)
@@ -92,7 +95,7 @@ def _lock(clocks: RowClocks, mine: GpuSamples, top_mhz: float | None) -> str:
 
 
 def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
-    """What the user can do about a device that is not mapped."""
+    """Return what the user can do about a device that is not mapped."""
     gpus = f"sampled: {', '.join(each.gpu.gpu for each in samples.gpus) or 'none'}"
     if not in_agent:
         return f"say which it is with --device-map [RANK:]{device}=GPU ({gpus})"
@@ -103,7 +106,7 @@ def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
 
 
 def _dies(clocks: RowClocks, mine: GpuSamples) -> str:
-    """The die whose clock is shown, for a GPU with clocks of several dies; empty for others."""
+    """Return the note on the governing die of a GPU with clocks of several dies; "" for others."""
     whole_file = len(clocks.windows) - 1
     dies, own_mhz = dies_of(mine, clocks, whole_file), clocks.compute.mean_mhz[whole_file]
     if dies is None:
@@ -118,7 +121,7 @@ def _dies(clocks: RowClocks, mine: GpuSamples) -> str:
 
 
 def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
-    """Why the samples of a GPU and the trace don't overlap."""
+    """Return why the samples of a GPU and the trace don't overlap."""
     whose = f"of GPU {mine.gpu.gpu}"
     clocked_ns = mine.t_unix_ns[np.isfinite(mine.sm_clock_mhz)]
     if not len(clocked_ns):
@@ -134,13 +137,13 @@ def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
 
 
 def _seconds(time_ns: int) -> str:
-    """Three digits, or all whole seconds where there are more."""
+    """Format ns as seconds with three digits, or as all whole seconds where there are more."""
     time_s = time_ns / NS_PER_S
     return f"{time_s:.3g} s" if time_s < 999.5 else f"{time_s:,.0f} s"
 
 
 def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
-    """Notes on what the clock's interval includes for its sensor and reads, by code."""
+    """Return notes on sensor and read effects in the clock's interval, by code."""
     if clocks is None:
         return {}
     timing, found = clocks.timing, {}
@@ -163,7 +166,7 @@ def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
 
 
 def _above_reference(clocks: RowClocks | None, reference: Reference) -> str:
-    """How many samples are above the reference clock; empty where none is."""
+    """Return the note on samples above the reference clock; empty where none is."""
     if clocks is None or reference.sm_clock_mhz is None:
         return ""
     of_compute = clocks.samples.clock_mhz[compute_rows(clocks)]

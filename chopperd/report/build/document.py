@@ -1,4 +1,4 @@
-"""The report document: the joined traces of one job, compared with each other and summarised."""
+"""Make the report document: the traces of one job, compared with each other and summarised."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -29,13 +29,13 @@ from chopperd.units import NS_PER_S, ms_from_ns
 
 Value = TypeVar("Value")
 
-#: Stretches of consecutive steps that an error names.
+#: Number of stretches of consecutive steps that an error names.
 _STRETCHES_NAMED: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSelection:
-    """Which step rows a document shows; its summary is over all."""
+    """Selection of the step rows that a document shows; its summary is over all."""
 
     step: int | None = None  # only this step number; None for all
     last: int | None = None  # only so many of the last steps; None for all
@@ -49,7 +49,7 @@ def build_document(
     selection: StepSelection,
     notes: Sequence[Note] = (),
 ) -> ReportDocument:
-    """The document of at least one trace report, all of one job; `time` is now in RFC 3339.
+    """Build the document of at least one trace report, all of one job; `time`: now, RFC 3339.
 
     Raises:
         StepNotFoundError: There is no step of the number asked for.
@@ -89,7 +89,10 @@ def build_document(
 
 
 def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
-    """A report whose join with samples of other hosts is wrong by `apart_ns`: no interval."""
+    """Return the report without intervals and with a note, as its host's clock differs.
+
+    `apart_ns` is by how much; it is added to the uncertainty of the join.
+    """
     side = "after" if apart_ns > 0 else "before"
     text = (
         f"its steps begin {abs(apart_ns) / NS_PER_S:.1f} s {side} those of the other ranks: the "
@@ -109,7 +112,7 @@ def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
 
 
 def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:
-    """The document with the selected steps only, in order.
+    """Return the document with the selected steps only, in order.
 
     Raises:
         StepNotFoundError: There is no step of the number asked for.
@@ -120,7 +123,7 @@ def with_selection(document: ReportDocument, selection: StepSelection) -> Report
 def _placed(
     reports: Sequence[TraceReport], numbers: Sequence[int], drafts: Sequence[Sequence[DraftRow]]
 ) -> list[DraftRow]:
-    """All rows, each with the process and the cycle that its trace is of."""
+    """Return all rows, each with the process and the first step of its trace."""
     firsts = [first_step(report) for report in reports]
     return [
         replace(draft, process=number, first_step=first)
@@ -143,18 +146,18 @@ def _generated(reports: Sequence[TraceReport], version: str, time: str) -> Gener
 
 
 def _sampled(reports: Sequence[TraceReport]) -> list[SampledBy]:
-    """The samples that the traces were joined with, each once."""
+    """Return the facts about the samples that the traces were joined with, each once."""
     return list(dict.fromkeys(each.sampled for each in reports if each.sampled is not None))
 
 
 def _common(values: Iterable[Value]) -> Value | None:
-    """The value that all have; None if they differ or there is none."""
+    """Return the value that all have; None if they differ or there is none."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
 
 def _common_reference(devices: Sequence[DeviceSummary]) -> Reference:
-    """The reference clock of the devices that have one, if it is one; else unknown."""
+    """Return the reference clock of the devices that have one; unknown if they differ."""
     known = {each.reference for each in devices if each.reference.sm_clock_mhz is not None}
     return known.pop() if len(known) == 1 else Reference(sm_clock_mhz=None, source=None)
 
@@ -174,7 +177,7 @@ def _sampling(totals: Sequence[DraftRow], reports: Sequence[TraceReport]) -> Sam
 
 
 def _alignment(reports: Sequence[TraceReport]) -> Alignment:
-    """The worst of all devices: the largest uncertainty, the widest lag interval."""
+    """Return the worst alignment of devices: the largest uncertainty, the widest lag interval."""
     every = [each for report in reports for each in report.alignments]
     measured = [each for each in every if each.lag_ns is not None]
     widest = max(
@@ -193,7 +196,7 @@ def _alignment(reports: Sequence[TraceReport]) -> Alignment:
 
 
 def _framework(reports: Sequence[TraceReport]) -> FrameworkSummary:
-    """What the traces agree on; "several" where they do not."""
+    """Return the framework of the traces; "several" where they differ."""
     found = {r.framework.name: r.framework for r in reports if r.framework.name != "none"}
     if len(found) <= 1:
         return next(iter(found.values()), reports[0].framework)
@@ -206,7 +209,7 @@ def _host_steps(reports: Sequence[TraceReport]) -> list[Row]:
 
 
 def _selected(rows: Sequence[Row], selection: StepSelection) -> tuple[Row, ...]:
-    """Rows of the selected steps, by step, rank and device."""
+    """Return the rows of the selected steps, by step, rank and device."""
     numbers = sorted({row.step for row in rows if row.step is not None})
     if selection.step is not None:
         if selection.step not in numbers:
@@ -232,7 +235,7 @@ def _notes(reports: Sequence[TraceReport], totals: Sequence[DraftRow]) -> list[N
 
 
 def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
-    """Ranks claimed by two files that can't be of one process."""
+    """Return a note for each rank claimed by two files that can't be of one process."""
     return [
         Note(
             code="rank_conflict",
@@ -244,7 +247,7 @@ def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
 
 
 def _trace_notes(reports: Sequence[TraceReport]) -> list[Note]:
-    """The traces' notes; each names its ranks unless all traces have it."""
+    """Return the traces' notes; each names its ranks unless all traces have it."""
     whose: defaultdict[Note, list[TraceReport]] = defaultdict(list)
     for report in reports:
         for note in dict.fromkeys(report.notes):
@@ -256,7 +259,7 @@ def _trace_notes(reports: Sequence[TraceReport]) -> list[Note]:
 
 
 def _names(reports: Sequence[TraceReport]) -> str:
-    """Ranks in order, or paths where a rank is not known."""
+    """Name the reports by rank, in order, or by path where a rank is not known."""
     ranks = sorted(r.trace.rank for r in reports if r.trace.rank is not None)
     if len(ranks) < len(reports):
         return ", ".join(report.trace.path for report in reports)
@@ -264,7 +267,7 @@ def _names(reports: Sequence[TraceReport]) -> str:
 
 
 def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
-    """Notes where a GPU's clock is known and its peers' is not, and where peers disagree."""
+    """Return notes where a GPU's clock is known and its peers' is not, and where peers disagree."""
     clocked = [each.row for each in totals if each.row.clock is not None]
     peers = [row.peers for row in clocked if row.peers is not None]
     apart_mhz = [each.median_mhz for each in peers if each.disagree and each.median_mhz is not None]
@@ -284,7 +287,7 @@ def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
 
 
 def _no_step(wanted: int, numbers: Sequence[int]) -> str:
-    """The error for a missing step: it lists the steps that exist, consecutive ones in short."""
+    """Return the error for a missing step: it lists the steps that exist as ranges."""
     if not numbers:
         return f"there is no step {wanted}: no steps are marked in what the traces hold"
     breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]

@@ -1,4 +1,4 @@
-"""Names in a report, which reveal architectures: shown in full, as hashes, or not at all."""
+"""Show the names in a report, which reveal architectures: in full, as hashes, or not at all."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _HASH_DIGITS = 12
 
 
 def with_names(document: ReportDocument, names: Names) -> ReportDocument:
-    """The document with names as the site wants them shown.
+    """Return the document with names shown as the site wants: in full, hashed, or not at all.
 
     Evidence of a framework, what a program calls its process groups, which may be names of modules,
     and which ranks are in them are shown in full or not at all.
@@ -43,12 +43,12 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
 
 
 def _without_names(notes: Sequence[Note]) -> tuple[Note, ...]:
-    """The notes without those that quote names from the program."""
+    """Return the notes without those that quote names from the program."""
     return tuple(note for note in notes if note.code != REPEATING_ANNOTATIONS)
 
 
 def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
-    """The report on one trace with names as by `with_names`."""
+    """Return the report on one trace with names shown as by `with_names`."""
     if names == "full":
         return report
 
@@ -83,7 +83,7 @@ def _covered_host(host: HostTime, names: Literal["hashed", "classes"]) -> HostTi
 
 
 def _bare(framework: FrameworkSummary) -> FrameworkSummary:
-    """Without its evidence, which is names."""
+    """Return the framework without its evidence, which is names."""
     return replace(framework, evidence=())
 
 
@@ -99,7 +99,7 @@ def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
 def _parts(
     parts: Sequence[PartT], what: str, names: Literal["hashed", "classes"]
 ) -> tuple[PartT, ...]:
-    """Operations or layers with hashes for names; none at all for "classes"."""
+    """Return operations or layers with hashes for names; none at all for "classes"."""
     if names == "classes":
         return ()
     return tuple(
@@ -115,7 +115,7 @@ def _digest(name: str) -> str:
 
 
 def _classes(row: Row) -> tuple[Family, ...]:
-    """One family for each class, longest first, with the clock and the loss of the class."""
+    """Return one family for each class, longest first, with the clock and the loss of the class."""
     reasons = {family.class_: family.beta_reason for family in row.families}
     return tuple(
         copied(

@@ -1,4 +1,4 @@
-"""Trace files by run and process: which belong together, contradict, or claim the same GPU."""
+"""Group trace files by run and process; find contradictions and GPUs claimed twice."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ _MOST_STEPS: Final = 32
 
 
 def processes(reports: Sequence[TraceReport]) -> list[int]:
-    """For each trace the number of its process: the index of that process's first trace.
+    """Return for each trace the number of its process: the index of that process's first trace.
 
     A profiler writes a file each cycle: files of one rank whose steps or times lie apart are of
     one process. Files with the same step or time are not, even if they claim the same rank.
@@ -39,7 +39,7 @@ def processes(reports: Sequence[TraceReport]) -> list[int]:
 
 
 def rank_conflicts(reports: Sequence[TraceReport]) -> list[tuple[int, int]]:
-    """Pairs of traces of one job that claim one rank and can't be of one process."""
+    """Return pairs of traces of one job that claim one rank and can't be of one process."""
     number = processes(reports)
     return [
         (a, b)
@@ -51,7 +51,7 @@ def rank_conflicts(reports: Sequence[TraceReport]) -> list[tuple[int, int]]:
 
 
 def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
-    """Traces with a GPU by an uncertain rule that another trace used at the same time."""
+    """Return indices of traces with a GPU from an uncertain rule that another used at that time."""
     return sorted(
         {
             index
@@ -72,7 +72,10 @@ def _of_one_process(a: TraceReport, b: TraceReport) -> bool:
 
 
 def given_twice(reports: Sequence[TraceReport]) -> tuple[str, list[int]] | None:
-    """A GPU that a user's map gives to several traces at one time, and those; None if none."""
+    """Return a GPU that a user's map gives to traces of the same time, and their indices.
+
+    None if there is no such GPU.
+    """
     given = [_gpus_by(report, {"device_map"}) for report in reports]
     for a, b in combinations(range(len(reports)), 2):
         if _of_one_process(reports[a], reports[b]):
@@ -84,7 +87,7 @@ def given_twice(reports: Sequence[TraceReport]) -> tuple[str, list[int]] | None:
 
 
 def guessed_gpus(report: TraceReport) -> set[str]:
-    """Labels of a trace's GPUs that an uncertain rule found."""
+    """Return the labels of a trace's GPUs that an uncertain rule found."""
     return _gpus_by(report, UNCERTAIN_RULES)
 
 
@@ -95,11 +98,14 @@ def _gpus_by(report: TraceReport, rules: Collection[str]) -> set[str]:
 def unconfirmed(
     reports: Sequence[TraceReport], fits: Sequence[Mapping[int, Agreement]]
 ) -> list[int]:
-    """Traces with a GPU found by its samples that the other traces of their time don't confirm.
+    """Return the traces with a GPU found by its samples that concurrent traces don't confirm.
 
     Args:
         reports: Each with its own best GPUs.
         fits: For each, the devices that may be mapped by samples.
+
+    Returns:
+        Their indices, rising.
     """
     left = {index for index, each in enumerate(fits) if each}
     wrong: list[int] = []
@@ -119,7 +125,7 @@ def unconfirmed(
 def _unconfirmed_of(
     those: Sequence[int], reports: Sequence[TraceReport], fits: Sequence[Mapping[int, Agreement]]
 ) -> list[int]:
-    """The same of traces that overlap, directly or by others."""
+    """Return the unconfirmed traces of a set that overlap, directly or by others."""
     taken = {
         gpu
         for index, report in enumerate(reports)
@@ -140,9 +146,9 @@ def _unconfirmed_of(
 
 
 def span_ns(report: TraceReport) -> tuple[int, int] | None:
-    """First start and last end of the trace's device records, else of the host's steps.
+    """Return first start and last end of a trace's device records, else of the host's steps.
 
-    None without an anchor or any of them.
+    Unix ns; None without an anchor or any of them.
     """
     spans = [
         (row.start_unix_ns, row.start_unix_ns + (row.window_ns or 0))
@@ -157,7 +163,7 @@ def span_ns(report: TraceReport) -> tuple[int, int] | None:
 
 
 def identity(report: TraceReport) -> RunIdentity:
-    """What a trace says about its run, with the times and the job's own steps of its rows."""
+    """Return the identity of a trace's run, with times and the job's own steps from its rows."""
     span = span_ns(report) or (None, None)
     return replace(
         report.said, begin_unix_ns=span[0], end_unix_ns=span[1], steps=_numbered_steps(report)
@@ -165,7 +171,7 @@ def identity(report: TraceReport) -> RunIdentity:
 
 
 def clocks_apart_ns(reports: Sequence[TraceReport]) -> dict[int, int]:
-    """How far the clock of a trace's host is from that of the other ranks, in ns, by index.
+    """Return how far the clock of a trace's host is from the other ranks', in ns, by index.
 
     Ranks of a run begin a step within about one step of each other. Where a trace's steps begin
     later than those of the others by more than that, and than 1 s, its clock differs.
@@ -186,13 +192,13 @@ def clocks_apart_ns(reports: Sequence[TraceReport]) -> dict[int, int]:
 
 
 def _step_ns(starts: Mapping[int, int]) -> int:
-    """The mean length of a step."""
+    """Return the mean length of a step in ns; `starts` are Unix ns by step number."""
     (first, begin_ns), (last, end_ns) = min(starts.items()), max(starts.items())
     return (end_ns - begin_ns) // max(last - first, 1)
 
 
 def _offset_ns(starts: Mapping[int, int], every: Iterable[Mapping[int, int]]) -> int:
-    """By how much steps begin after the median rank's, the lower of two."""
+    """Return by how much steps begin after the median rank's, in ns: the median over steps."""
     ranks = list(every)
     return median_low(
         start_ns - median_low([each[step] for each in ranks if step in each])
@@ -201,7 +207,7 @@ def _offset_ns(starts: Mapping[int, int], every: Iterable[Mapping[int, int]]) ->
 
 
 def unrelated(reports: Sequence[TraceReport]) -> str | None:
-    """A message on the file that is not of the same job as most others; None if all are."""
+    """Return a message on the file that is not of the same job as most others; None if all are."""
     identities = [identity(report) for report in reports]
     groups: list[list[int]] = []
     for index, one in enumerate(identities):
@@ -229,7 +235,7 @@ def unrelated(reports: Sequence[TraceReport]) -> str | None:
 
 
 def of_runs(reports: Sequence[TraceReport], name: str | None) -> list[TraceReport]:
-    """The reports of one job, each under its run's name; several runs get numbers for names."""
+    """Return the reports with their run's name set; several runs get numbers for names."""
     number = [0] * len(reports)
     if unrelated(reports) is not None:
         number = runs_of([identity(report) for report in reports], is_told=True)
@@ -255,7 +261,7 @@ def _of_run(report: TraceReport, run: str | None) -> TraceReport:
 
 
 def _numbered_steps(report: TraceReport) -> tuple[tuple[int, int], ...]:
-    """Some of the steps that the job itself numbers, and the end of the last."""
+    """Return (number, start) of some steps that the job numbers, and the end of the last."""
     rows = [each.row for each in report.steps] or list(report.host_steps)
     starts: dict[int, int] = {}
     end_ns = 0
@@ -297,7 +303,7 @@ def _steps(report: TraceReport) -> set[int | None]:
 
 
 def first_step(report: TraceReport) -> int | None:
-    """The lowest number of a trace's steps; None if it has none."""
+    """Return the lowest number of a trace's steps; None if it has none."""
     return min((step for step in _steps(report) if step is not None), default=None)
 
 

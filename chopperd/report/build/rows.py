@@ -1,4 +1,4 @@
-"""The rows of a report, filled from the columns of a joined device: a step each, and the file."""
+"""Fill the rows of a report from the columns of a joined device: a step each, and the file."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -55,7 +55,7 @@ _NO_INTERVAL: Final = {"lost_low_ns": None, "lost_high_ns": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRow:
-    """A row, and what is needed to pool it with others; NaN and None are unknown."""
+    """A row with the figures needed to pool it with others; NaN and None are unknown."""
 
     row: Row  # without what takes rows of other devices
     model: str | None = None  # product name of its GPU; None also for a part of a card
@@ -77,14 +77,14 @@ class DraftRow:
 def device_rows(
     clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta
 ) -> tuple[list[DraftRow], DraftRow]:
-    """The step rows of a device in order, and its row of totals."""
+    """Return the step rows of a device in order, and its row of totals."""
     indices = range(len(clocked.joined.times.windows))
     *steps, totals = (_draft(clocked, timeline, meta, index) for index in indices)
     return steps, totals
 
 
 def host_rows(timeline: Timeline, used: Collection[int], meta: TraceMeta) -> list[Row]:
-    """Rows of the steps (by index) that left no record on any device."""
+    """Return rows of the steps that left no record on any device; `used` are indices of others."""
     return [
         replace(
             _identified(timeline, index, meta),
@@ -97,7 +97,7 @@ def host_rows(timeline: Timeline, used: Collection[int], meta: TraceMeta) -> lis
 
 
 def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: int) -> DraftRow:
-    """Row `index` of the device; the last is the whole file."""
+    """Fill row `index` of the device; the last is the whole file."""
     joined = clocked.joined
     device, times, traffic = joined.timeline, joined.times, joined.traffic
     window = device.windows[index] if index < len(device.windows) else None
@@ -138,7 +138,7 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
 
 
 def _identified(timeline: Timeline, step: int | None, meta: TraceMeta) -> Row:
-    """A row with its identity and its markers, but no measurement yet."""
+    """Return a row with its identity and its markers, but no measurement yet."""
     marked = None if step is None else timeline.steps[step]
     return Row(
         job=meta.job,
@@ -158,7 +158,10 @@ def _identified(timeline: Timeline, step: int | None, meta: TraceMeta) -> Row:
 
 
 def _waterfall(joined: JoinedDevice, index: int) -> Waterfall:
-    """The rows of the window; without covered compute or a reference, compute is unsampled."""
+    """Return the window's waterfall.
+
+    Without covered compute or a reference clock, all compute is unsampled.
+    """
     times, clocks = joined.times, joined.clocks
     compute_ns = int(times.compute_ns[index])
     covered_ns = lost_ns = None
@@ -180,7 +183,7 @@ def _exposed_copy(exposed_ns: Mapping[CopyDirection, Int64s], index: int) -> Exp
 
 
 def _phases(joined: JoinedDevice, index: int) -> Phases | None:
-    """None where no work in the row's window has a known phase.
+    """Return the time by phase; None where no work in the row's window has a known phase.
 
     A phase without work is 0 only if no work of unknown phase, which may be of it, took time.
     """
@@ -199,7 +202,7 @@ def _phases(joined: JoinedDevice, index: int) -> Phases | None:
 def _micro_steps(
     step: Step, device: DeviceTimeline | None, meta: TraceMeta
 ) -> tuple[MicroStep, ...]:
-    """The markers of an accumulated step; nothing for a step of one marker."""
+    """Return the markers of an accumulated step; nothing for a step of one marker."""
     if len(step.markers) < 2:
         return ()
     return tuple(
@@ -214,7 +217,7 @@ def _micro_steps(
 
 
 def _with_clocks(row: Row, clocked: ClockedDevice, index: int) -> DraftRow:
-    """The row with its clock, loss, energy and power, where its GPU's samples are known."""
+    """Add clock, loss, energy and power to the row, where its GPU's samples are known."""
     clocks, samples = clocked.joined.clocks, clocked.samples
     if clocks is None or samples is None:
         return DraftRow(row=row, model=clocked.model)
@@ -251,7 +254,7 @@ def _with_clocks(row: Row, clocked: ClockedDevice, index: int) -> DraftRow:
 
 
 def without_loss_interval(draft: DraftRow) -> DraftRow:
-    """The row with no interval of its loss, nor of any part of it."""
+    """Return the row with no interval of its loss, nor of any part of it."""
     row = draft.row
     row = replace(
         row,
@@ -270,7 +273,10 @@ def _bare(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def without_intervals(draft: DraftRow) -> DraftRow:
-    """The row with no interval of a clock or a loss, and no peer: its clock may be another's."""
+    """Return the row without intervals of clocks and losses, and excluded as a peer.
+
+    Its clock may be that of another GPU or time.
+    """
     draft, clock = without_loss_interval(draft), draft.row.clock
     if clock is not None:
         compute, busy = (
@@ -283,6 +289,6 @@ def without_intervals(draft: DraftRow) -> DraftRow:
 
 
 def rfc3339(unix_ns: int) -> str:
-    """The time as RFC 3339 text with nanoseconds, UTC."""
+    """Format a Unix time as RFC 3339 text with nanoseconds, UTC."""
     seconds, nanoseconds = divmod(unix_ns, NS_PER_S)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"

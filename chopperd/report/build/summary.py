@@ -1,4 +1,4 @@
-"""The summary of a run: peers, excess and critical devices of its rows, then pooled figures."""
+"""Summarise a run: peers, excess and critical devices of its rows, then pooled figures."""
 
 import math
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from chopperd.report.build.rows import DraftRow
 
 
 def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
-    """The rows with peers, excess and `is_critical`, in the same order.
+    """Return the rows with peers, excess and `is_critical` set, in the same order.
 
     Peers are the same model's GPUs in the same job, run and step (for totals: in files that begin
     with the same step); the critical device is the one with the largest window less exposed
@@ -36,7 +36,7 @@ def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
 
 
 def _when(draft: DraftRow) -> tuple[str | None, str | None, int | None, int | None]:
-    """The key of rows that are compared with each other."""
+    """Return the key that rows have in common if they are compared with each other."""
     row = draft.row
     return row.job, row.run, row.step, draft.first_step if row.step is None else None
 
@@ -49,13 +49,13 @@ def _repeats(rows: Sequence[DraftRow], group: Sequence[int]) -> bool:
 
 
 def own_time_ns(row: Row) -> int:
-    """The window less exposed communication: what a device needs when nobody makes it wait."""
+    """Return the window less exposed communication: what a device needs without waiting."""
     exposed_ns = row.waterfall_ns.exposed_comm if row.waterfall_ns else 0
     return (row.window_ns or 0) - exposed_ns
 
 
 def _groups(rows: Sequence[DraftRow], key: Callable[[DraftRow], Hashable]) -> Iterable[list[int]]:
-    """Indices of the device rows with one key."""
+    """Group the indices of the rows by key."""
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, draft in enumerate(rows):
         groups[key(draft)].append(index)
@@ -84,12 +84,12 @@ def _set_peers(rows: list[DraftRow], group: list[int]) -> None:
 
 
 def mean_mhz_of(row: Row) -> float | None:
-    """The row's mean compute clock; None if unknown."""
+    """Return the row's mean compute clock; None if unknown."""
     return row.clock.compute.mean_mhz if row.clock and row.clock.compute else None
 
 
 def peers_mhz_of(row: Row) -> float | None:
-    """The peers' median clock; None without peers."""
+    """Return the peers' median clock; None without peers."""
     return row.peers.median_mhz if row.peers else None
 
 
@@ -131,7 +131,10 @@ class RunPeers:
         }
 
     def excess(self, rows: Sequence[DraftRow]) -> RunExcess:
-        """The loss of rows of one model against the peers: of one device, or one of each step."""
+        """Return the loss of rows of one model against the peers.
+
+        The rows are of one device, or one of each step.
+        """
         clock, peers = _run_clock(rows), self._peers.get(_who(rows[0]))
         if clock is None or peers is None:
             return RunExcess()
@@ -151,7 +154,7 @@ def _who(draft: DraftRow) -> tuple[str | None, str | None, str | None]:
 
 
 class _RunClock(NamedTuple):
-    """The compute clock over several rows; `shares` has that of each row over its peers'."""
+    """The compute clock over several rows; `shares`: that of each row over its peers'."""
 
     covered_ns: float  # mean over the rows
     mean_mhz: float
@@ -160,7 +163,7 @@ class _RunClock(NamedTuple):
 
 
 def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
-    """The clock over the rows whose excess is known; None where there is none.
+    """Return the clock over the rows whose excess is known; None where there is none.
 
     Sampling errors of different rows are independent; timing bias is common to all.
     """
@@ -184,7 +187,7 @@ def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
 def summarise(
     steps: Sequence[DraftRow], totals: Sequence[DraftRow], reference: Reference
 ) -> Summary | None:
-    """The summary of rows that `across_devices` completed; None where no device has a record.
+    """Summarise rows that `across_devices` completed; None where no device has a record.
 
     Means are over the critical device of each complete, non-tail step whose clock is known (of
     all such steps, if none is); where there is no such step, over that of the whole files.
@@ -234,7 +237,7 @@ def is_complete(row: Row) -> bool:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the known values; None without any."""
+    """Return the mean of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -242,7 +245,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _interval(
     rows: Sequence[DraftRow], step_ns: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Lost over window with its 95 % interval: gap interval x covered share, pooled over rows.
+    """Return lost over window with its 95 % interval: gap interval x covered share, over all rows.
 
     Sampling errors of different steps are independent; timing bias is common to all.
     """
@@ -259,7 +262,7 @@ def _interval(
 
 
 def _coverage(rows: Sequence[DraftRow]) -> float | None:
-    """Covered over all compute; None where no clock was joined."""
+    """Return covered over all compute; None where no clock was joined."""
     compute_ns = sum(each.row.compute_ns or 0 for each in rows)
     if not compute_ns or all(each.row.clock is None for each in rows):
         return None
@@ -267,7 +270,7 @@ def _coverage(rows: Sequence[DraftRow]) -> float | None:
 
 
 def _causes(rows: Sequence[DraftRow]) -> tuple[CauseShare, ...]:
-    """Shares of the loss by cause, largest first; a power cap with the power under it."""
+    """Return shares of the loss by cause, largest first; a power cap with the power under it."""
     lost: Counter[str] = Counter()
     for each in rows:
         lost.update(each.row.dvfs.by_cause_ns or {})
@@ -289,7 +292,7 @@ def _causes(rows: Sequence[DraftRow]) -> tuple[CauseShare, ...]:
 
 
 def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean of each waterfall row; a row that is unknown throughout is left out."""
+    """Return the mean of each waterfall row in ns; a row that is unknown throughout is left out."""
     sums: defaultdict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.waterfall_ns is not None:
@@ -300,7 +303,7 @@ def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _excess(critical: Sequence[DraftRow], peers: RunPeers) -> RunExcess:
-    """The critical devices' excess a step, by the run's mean clocks: a mean over their models."""
+    """Return the critical devices' excess a step, by the run's mean clocks: a mean over models."""
     by_model: defaultdict[str | None, list[DraftRow]] = defaultdict(list)
     for each in critical:
         by_model[each.model].append(each)
@@ -315,7 +318,7 @@ def _excess(critical: Sequence[DraftRow], peers: RunPeers) -> RunExcess:
 
 
 def _by_device(used: Sequence[DraftRow]) -> list[list[DraftRow]]:
-    """The rows of each device, in rank order."""
+    """Group the rows by device, in rank order."""
     by_device: defaultdict[tuple[int, int, int], list[DraftRow]] = defaultdict(list)
     for each in used:
         rank = -1 if each.row.rank is None else each.row.rank
@@ -345,7 +348,7 @@ def _gpu_line(rows: Sequence[DraftRow], peers: RunPeers, *, has_steps: bool) -> 
 def _over_covered(
     rows: Sequence[DraftRow], value_of: Callable[[Row], float | None]
 ) -> float | None:
-    """The mean of what rows have, weighted by their covered compute; None where none has it."""
+    """Return the mean of the rows' known values, weighted by covered compute; None without any."""
     known = [(value, each.covered_ns) for each in rows if (value := value_of(each.row)) is not None]
     weight_ns = sum(covered_ns for _, covered_ns in known)
     return sum(value * ns for value, ns in known) / weight_ns if weight_ns else None

@@ -1,4 +1,4 @@
-"""Notes on a trace file: what it lacks, what it lost, and which of its times are doubtful."""
+"""Make notes on a trace file: what it lacks, what it lost, and which times are doubtful."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ REPEATING_ANNOTATIONS: Final = "repeating_annotations"
 def trace_notes(
     trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
 ) -> list[Note]:
-    """Notes of one trace, the most basic first; `stepped`: the wall clock stepped inside it."""
+    """Return the notes on a trace, basic ones first; `stepped`: the wall clock stepped in it."""
     in_name = PLACE_IN_JOB.search(Path(trace.meta.path).name)
     basic = noted(
         no_device_records=not timeline.devices and "no kernel or copy of a GPU in the trace",
@@ -48,14 +48,14 @@ def trace_notes(
 
 
 def noted(**texts: object) -> list[Note]:
-    """A note for each text that is not empty or false, under the code that it is passed as."""
+    """Return a note for each text that is not empty or false; its code is the argument name."""
     return [
         Note(code=code, text=text) for code, text in texts.items() if text and isinstance(text, str)
     ]
 
 
 def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
-    """Notes on missing steps and links."""
+    """Return notes on missing steps and links."""
     cut = damage.truncated or damage.still_written
     cycles = max((step.cycle for step in timeline.steps), default=0)
     owners = {step.process for step in timeline.steps}
@@ -89,7 +89,7 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
 
 
 def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
-    """Notes on annotations and graph launches."""
+    """Return notes on annotations and graph launches."""
     stepless = timeline.devices and timeline.step_source is StepSource.NONE
     repeats, of_graphs = repeating_annotation(trace) if stepless else None, timeline.graph_records
     name, times = repeats or ("", 0)
@@ -104,7 +104,7 @@ def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
 
 
 def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
-    """The number of losses by `LostKind`, without kinds of which there are none.
+    """Return the number of losses by `LostKind`, without kinds of which there are none.
 
     Launches without a record are those that the profiler lost, or reading did.
     """
@@ -159,7 +159,7 @@ _DAMAGE: Final = {
 
 
 def damage_notes(damage: Damage) -> list[Note]:
-    """What the file lost, and what that does to the figures."""
+    """Return notes on what the file lost, and what that does to the figures."""
     cut = damage.truncated or damage.still_written
     which, counts = _of_which(damage), {code: getattr(damage, code) for code in _DAMAGE}
     return noted(
@@ -175,7 +175,7 @@ def damage_notes(damage: Damage) -> list[Note]:
 
 
 def _invalid_records(damage: Damage) -> dict[LostKind, int]:
-    """The records left out for their times, by what is wrong with them."""
+    """Count the records left out for their times, by what is wrong with them."""
     known = damage.zeroed_records + damage.outlying_records
     return {
         LostKind.NEGATIVE_RECORDS: damage.invalid_records - known,
@@ -207,7 +207,7 @@ _PER_MILLION: Final = 1e6
 
 
 def rocm_notes(device: DeviceTimeline, runtime: str | None) -> list[Note]:
-    """Notes on the times of a device of a ROCm trace; none on others.
+    """Return notes on the times of a device of a ROCm trace; none on others.
 
     Source: MI300X firmware before ROCm 6.4.2 gave wrong times (ROCm/legacy-rocm-build#4079,
         ROCm/roctracer#105: kernels end as the next begins); a real trace of HIP 7.2 has them too.
@@ -240,7 +240,7 @@ def _drift(device: int, drift: ClockDrift, early_count: int) -> str:
 
 
 def _touching(device: DeviceTimeline) -> tuple[int, int]:
-    """Records that end as the next on their stream begins, and how many have a next."""
+    """Count records that end as the next on their stream begins, and records that have a next."""
     order = np.lexsort((device.end_ns, device.start_ns, device.stream))
     stream, start_ns, end_ns = (
         column[order] for column in (device.stream, device.start_ns, device.end_ns)

@@ -1,4 +1,4 @@
-"""One trace joined with the node's samples: its rows, and the notes on it."""
+"""Join one trace with the node's samples: its rows, and the notes on it."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ MAX_REALTIME_STEP_NS = 100 * NS_PER_US
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAlignment:
-    """How well one device's trace and samples lie on one axis; lags None if not measurable.
+    """How well the time axes of a device's trace and samples agree; lags None if not measurable.
 
     `sensor_period_ns` is the time between two updates of the clock sensor; None if unknown.
     """
@@ -58,9 +58,9 @@ class SampledBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReport:
-    """Everything of one trace that goes into a document; the trace itself is no longer needed.
+    """The figures of one trace that go into a document; the trace itself is no longer needed.
 
-    It is stored in MessagePack by these names until other traces of its job have arrived.
+    It is stored in MessagePack by these field names until other traces of its job have arrived.
     """
 
     trace: TraceSummary
@@ -81,7 +81,7 @@ class TraceReport:
 def report_trace(
     trace: Trace, timeline: Timeline, samples: SampleSet | None, options: JoinOptions
 ) -> TraceReport:
-    """The trace joined with the node's samples, None if there are none, device by device."""
+    """Join a trace with the node's samples (None if there are none), device by device."""
     usable = samples if samples is not None and trace.meta.anchored else None
     stepped, meta, host = _realtime_step(trace, usable), trace.meta, timeline.host
     clocked = [
@@ -119,7 +119,7 @@ def _sampled_by(samples: SampleSet) -> SampledBy:
 def _rows(
     clocked: ClockedDevice, timeline: Timeline, trace: Trace, *, stepped: bool
 ) -> tuple[list[DraftRow], DraftRow]:
-    """Step rows and totals of a device, without the intervals that are in doubt."""
+    """Return step rows and totals of a device, without the intervals that are in doubt."""
     steps, totals = device_rows(clocked, timeline, trace.meta)
     doubts = {each.code for each in clocked.doubts}
     if not doubts and not stepped:

@@ -1,4 +1,4 @@
-"""The work of a row: families, parts, copies, collectives, efficiency, and the host's time.
+"""Fill a row's work: families, parts, copies, collectives, efficiency, and the host's time.
 
 All come from the columns of a joined device, at the row's index.
 """
@@ -42,11 +42,11 @@ from chopperd.units import NS_PER_S
 def families_of(
     totals: GroupTotals, names: Sequence[str], contention: ContentionTotals | None
 ) -> tuple[Family, ...]:
-    """The families of `totals`, with what overlapping communication costs them.
+    """Return the kernel families, with what overlapping communication costs them.
 
     Args:
-        totals: The columns.
-        names: What their `family` numbers index.
+        totals: Columns by family.
+        names: Names of families, indexed by their numbers.
         contention: By family; None where nothing communicates.
     """
     rows = {} if contention is None else {each: n for n, each in enumerate(contention.family)}
@@ -66,7 +66,7 @@ def families_of(
 
 
 def classes_of(totals: GroupTotals) -> tuple[ClassTotal, ...]:
-    """The kernel classes."""
+    """Return the totals of the kernel classes."""
     return tuple(
         filled(
             ClassTotal,
@@ -81,7 +81,7 @@ def classes_of(totals: GroupTotals) -> tuple[ClassTotal, ...]:
 
 
 def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
-    """Operations, layers or phases, whose `names` the groups' numbers index."""
+    """Return operations, layers or phases; `names` are indexed by the groups' numbers."""
     return tuple(
         filled(Part, totals, index, name=group_name(group, names), **_lost(totals, index))
         for index, group in enumerate(totals.group)
@@ -89,7 +89,10 @@ def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
 
 
 def group_name(group: int, names: Sequence[str]) -> str:
-    """The name of a group of `GroupTotals`; `UNKNOWN_PART` for records of none."""
+    """Return the name of a group of `GroupTotals`.
+
+    `OTHER_PARTS` for merged small ones; `UNKNOWN_PART` for records of no group.
+    """
     if group < 0:
         return OTHER_PARTS if group == OTHER else UNKNOWN_PART
     return names[group]
@@ -102,7 +105,7 @@ class _Lost(TypedDict):
 
 
 def _lost(totals: GroupTotals, index: int) -> _Lost:
-    """The loss of one group in whole ns with its interval, which starts at 0 at least."""
+    """Return the loss of one group in whole ns with its interval, which starts at 0 at least."""
     lost_ns, half_ns = float(totals.lost_ns[index]), float(totals.half_ns[index])
     low_ns = lost_ns - half_ns
     # Not max(): it would turn an unknown bound into 0.
@@ -133,7 +136,7 @@ def _contention(found: ContentionTotals | None, index: int | None) -> Contention
 
 
 def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None) -> HostTime:
-    """The operators' time on the host by operation, layer and phase."""
+    """Sum the operators' time on the host by operation, layer and phase."""
     no_samples = np.zeros(len(work.own_ns), np.int64)
     own = RecordFigures.without_clock(work.own_ns, no_samples)
 
@@ -164,7 +167,7 @@ def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None
 
 
 def copies_of(totals: TransferTotals, row: int) -> tuple[CopyTraffic, ...]:
-    """One entry for each copy direction that occurs."""
+    """Return the row's copies, one entry for each direction that occurs."""
     return tuple(
         filled(
             CopyTraffic,
@@ -184,7 +187,7 @@ def _rate(size_bytes: int, time_ns: int) -> float | None:
 
 
 def collectives_of(totals: TransferTotals, row: int) -> tuple[CollectiveTraffic, ...]:
-    """One entry for each collective and process group that occurs, longest first."""
+    """Return the row's collectives, one entry for each with its process group, longest first."""
     found = [_collective(totals, row, kind) for kind in np.flatnonzero(totals.count[row]).tolist()]
     return tuple(sorted(found, key=lambda each: (-each.time_ns, each.name, each.group or "")))
 
@@ -209,20 +212,20 @@ def _collective(totals: TransferTotals, row: int, at: int) -> CollectiveTraffic:
 
 
 def chopper_of(traffic: Traffic, row: int) -> ChopperTimes | None:
-    """Chopper's times; None where the row has no compute kernel with a launch."""
+    """Return Chopper's times of the row; None where it has no compute kernel with a launch."""
     has_kernels = traffic.chopper.kernel_count[row]
     return filled(ChopperTimes, traffic.chopper, row) if has_kernels else None
 
 
 _RANK: Final = re.compile(r"\b\d{1,9}\b")
 _CUT_OFF: Final = re.compile(r"\.\.\.\s*\]?\s*$")
-#: Of a list of ranks, how many are read, and how many stretches of them are named.
+#: How many ranks of a list are read, and how many stretches of them are named.
 _MOST_RANKS: Final = 1 << 16
 _MOST_STRETCHES: Final = 8
 
 
 def ranks_in_short(text: str) -> str | None:
-    """Ranks as a trace lists them, "[0, 8, 16, 24, 3]", in short: "0-24 by 8, 3"; None without any.
+    """Shorten a trace's list of ranks, "[0, 8, 16, 24, 3]", to "0-24 by 8, 3"; None without any.
 
     What is left out, by the trace or for length, is "...".
 
@@ -245,7 +248,7 @@ def ranks_in_short(text: str) -> str | None:
 
 
 def _end_of_stretch(ranks: list[int], first: int) -> int:
-    """The last of the ranks that rise evenly from the first on; the first, for fewer than 3."""
+    """Return the index of the last rank in even steps from `first`; `first`, for fewer than 3."""
     end = first + 1
     while end < len(ranks) and ranks[end] - ranks[end - 1] == ranks[first + 1] - ranks[first] > 0:
         end += 1
@@ -270,7 +273,7 @@ _NO_OVERLAP: Final = (
 def efficiency_of(
     totals: EfficiencyTotals, row: int, spec: GpuSpec | None, no_spec: str
 ) -> Efficiency | None:
-    """The efficiency of the row's matrix kernels; None without any.
+    """Return the efficiency of the row's matrix kernels; None without any.
 
     Args:
         totals: Of the device.
@@ -324,7 +327,7 @@ def efficiency_of(
 
 
 def _peak(spec: GpuSpec, dtype: DType) -> tuple[Peak | None, str]:
-    """The stated peak, or why there is none."""
+    """Return the stated peak and "", or None and why there is none."""
     peak = peak_of(spec, dtype)
     if peak is None and dtype is DType.FLOAT:
         return None, "whether 32-bit inputs are multiplied as FP32 or as TF32 is not recorded"
@@ -332,7 +335,7 @@ def _peak(spec: GpuSpec, dtype: DType) -> tuple[Peak | None, str]:
 
 
 def _missing(totals: EfficiencyTotals, row: int, peak: Peak) -> str | None:
-    """Why factors are missing; None where all are known."""
+    """Return why factors are missing; None where all are known."""
     reasons = []
     if math.isnan(totals.frequency[row]):
         if peak.sm_clock_mhz is None:

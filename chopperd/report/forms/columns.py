@@ -1,4 +1,4 @@
-"""The rows of a report as flat columns: what its CSV, Parquet and DataFrames have in common.
+"""Flatten the rows of a report into columns, shared by its CSV, Parquet and DataFrames.
 
 A column's name is the path to its value, joined by `_` ("clock_compute_mean_mhz"). Lists in a row
 are tables of their own, each line with the key of its row.
@@ -38,7 +38,7 @@ class Column:
     kind: Kind  # lists of texts are texts, joined by `+`, as are counts by name ("damaged:3+cut:1")
 
     def of(self, record: object) -> Value:
-        """The value under a record; None if anything on the path is unknown.
+        """Return the value under a record; None if anything on the path is unknown.
 
         A cause that is missing from a known split has lost 0 ns, as the causes sum to the loss.
         """
@@ -58,25 +58,25 @@ class Table:
     columns: Mapping[str, Sequence[Value]]
 
     def __len__(self) -> int:
-        """The number of lines."""
+        """Return the number of lines."""
         return len(next(iter(self.columns.values()), ()))
 
 
 @cache
 def columns_of(record: type) -> tuple[Column, ...]:
-    """Every single value under a record class, in the order of its fields; lists left out."""
+    """Return a column for each single value under a record class, in field order; no lists."""
     return tuple(_columns(record, (), ()))
 
 
 @cache
 def lists_of(record: type) -> Mapping[str, type]:
-    """The fields of a record that are lists of records, and the class of their items."""
+    """Return the fields of a record that are lists of records, with the class of their items."""
     found = {name: _item(kind) for name, kind in get_type_hints(record).items()}
     return {name: item for name, item in found.items() if item is not None}
 
 
 def row_table(document: ReportDocument) -> Table:
-    """All rows, those of steps before those of whole files.
+    """Make the table of all rows, those of steps before those of whole files.
 
     Every line has `row` ("step" or "total") and `simulated`.
     """
@@ -84,7 +84,7 @@ def row_table(document: ReportDocument) -> Table:
 
 
 def rows_table(rows: Sequence[tuple[str, Row]], *, simulated: bool | None) -> Table:
-    """Rows with the word for the kind of each; `simulated` None is unknown."""
+    """Make a table of rows, each with the word for its kind; `simulated` None is unknown."""
     head = Table(
         kinds={"row": str, "simulated": bool},
         columns={"row": [word for word, _ in rows], "simulated": [simulated] * len(rows)},
@@ -93,7 +93,7 @@ def rows_table(rows: Sequence[tuple[str, Row]], *, simulated: bool | None) -> Ta
 
 
 def list_table(document: ReportDocument, field: str) -> Table:
-    """The items of a list in all rows, one per line, each with the key of its row."""
+    """Make a table of the items of a list in all rows, one per line, with the key of the row."""
     items = [(word, row, each) for word, row in _rows(document) for each in getattr(row, field)]
     keys = [column for column in columns_of(Row) if column.name in KEYS]
     words: list[Value] = [word for word, _, _ in items]
@@ -105,9 +105,9 @@ def list_table(document: ReportDocument, field: str) -> Table:
 
 
 def host_table(document: ReportDocument, field: str) -> Table:
-    """Host time of the traces without device work, one part per line, with its job, run and rank.
+    """Make a table of host time, one part per line, with its job, run and rank.
 
-    `field` is a list of `HostTime` ("by_layer").
+    Only traces without device work have any. `field` is a list of `HostTime` ("by_layer").
     """
     items = [(host, part) for host in document.host for part in getattr(host, field)]
     return _joined(
@@ -117,14 +117,14 @@ def host_table(document: ReportDocument, field: str) -> Table:
 
 
 def record_table(records: Sequence[object], record: type) -> Table:
-    """Records of one class, one per line."""
+    """Make a table of records of one class, one per line."""
     return _table(records, columns_of(record))
 
 
 def _table(
     records: Sequence[object], columns: Iterable[Column], name: Callable[[str], str] = str
 ) -> Table:
-    """Records, one per line, in columns whose names may be changed."""
+    """Make a table of records, one per line, in columns renamed by `name`."""
     named = {name(column.name): column for column in columns}
     return Table(
         kinds={each: column.kind for each, column in named.items()},
@@ -133,7 +133,7 @@ def _table(
 
 
 def _joined(*tables: Table) -> Table:
-    """Tables of equal length as one."""
+    """Join tables of equal length into one, column by column."""
     return Table(
         kinds={name: kind for each in tables for name, kind in each.kinds.items()},
         columns={name: values for each in tables for name, values in each.columns.items()},
@@ -141,7 +141,7 @@ def _joined(*tables: Table) -> Table:
 
 
 def own_name(name: str) -> str:
-    """The name of an item's column, changed where its row has a key of the same: `step`."""
+    """Return an item's column name, prefixed by `item_` where it is a key of the row: `step`."""
     return f"item_{name}" if name in KEYS else name
 
 
@@ -158,7 +158,7 @@ def _columns(record: type, path: tuple[str, ...], names: tuple[str, ...]) -> Ite
 
 
 def _under(kind: object, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Column]:
-    """The columns under a field: records and the closed set of causes unfolded.
+    """Yield the columns under a field: records and the closed set of causes unfolded.
 
     A field that can only be None has no column yet.
     """
@@ -184,7 +184,7 @@ def _kind(option: object) -> Kind:
 
 
 def _item(kind: object) -> type | None:
-    """The class of the items of a list of records; None of anything else."""
+    """Return the class of the items of a list of records; None of anything else."""
     item = get_args(kind)[0] if get_origin(kind) is tuple and get_args(kind) else None
     return item if _is_record(item) else None
 
@@ -194,7 +194,7 @@ def _is_record(kind: object) -> bool:
 
 
 def _published_names(record: type) -> Mapping[str, str]:
-    """Published names by attribute; they differ where one is a Python keyword."""
+    """Return published names by attribute; they differ where one is a Python keyword."""
     if issubclass(record, msgspec.Struct):
         return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
     if not is_dataclass(record):
@@ -216,7 +216,7 @@ def _plain(value: object) -> Value:
 
 
 def render_csv(document: ReportDocument) -> str:
-    """CSV with a header; nested names are joined by `_`, unknown is empty.
+    """Render all rows as CSV with a header; nested names are joined by `_`, unknown is empty.
 
     Every line has `row` ("step" or "total") and `simulated`. Lists in a row (micro-steps, families
     and the like) are in other forms, and in tables of their own.
@@ -225,12 +225,12 @@ def render_csv(document: ReportDocument) -> str:
 
 
 def render_steps_csv(steps: Sequence[Row], *, simulated: bool | None) -> str:
-    """Step rows alone, in the same form; `simulated` None is unknown."""
+    """Render step rows as CSV in the form of `render_csv`; `simulated` None is unknown."""
     return _csv(rows_table([("step", row) for row in steps], simulated=simulated))
 
 
 def render_list_csv(document: ReportDocument, field: str) -> str:
-    """A list in the rows ("families") as a table: a line per item, each with the key of its row.
+    """Render a list in the rows ("families") as CSV: a line per item, with the key of its row.
 
     Without device work the host's time is listed, if known: `host_ns` instead of `time_ns`.
     """

@@ -1,4 +1,4 @@
-"""Counter tracks of a GPU for trace viewers: clock, power, temperature, causes, loss.
+"""Make counter tracks of a GPU for trace viewers: clock, power, temperature, causes, loss.
 
 A counter holds its value until its next one, and can't be empty. So a further track, `unknown`, is
 1 for each track while that one's value has no meaning.
@@ -29,7 +29,7 @@ _NO_CAUSE: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterTrack:
-    """Values over time; all series have a value at each time."""
+    """Values of a track over time; all series have a value at each time."""
 
     name: str
     series: tuple[str, ...]  # names of the columns: the unit where there is one series
@@ -37,12 +37,12 @@ class CounterTrack:
     values: Float64s  # (n, series), no NaN
 
     def __len__(self) -> int:
-        """The number of times."""
+        """Return the number of times."""
         return len(self.t_ns)
 
 
 def counter_tracks(clocked: ClockedDevice, span_ns: tuple[int, int]) -> tuple[CounterTrack, ...]:
-    """The tracks of one device; none where its GPU is not known or has no usable samples.
+    """Make the tracks of a device; none where its GPU is unknown or has no usable samples.
 
     Tracks: `SM clock`, `power`, `temperature` as sampled; `clock limited by`, 1 for each limit that
     the driver reported at a sample; `clock loss`, by how many % the clock was below the reference
@@ -82,35 +82,35 @@ class _Readings:
 
     @classmethod
     def of_clock(cls, clocks: RowClocks) -> "_Readings":
-        """The clock readings that the join uses."""
+        """Return the clock readings that the join uses."""
         samples = clocks.samples
         return cls("MHz", samples.t_ns, samples.clock_mhz, samples.max_gap_ns)
 
     @classmethod
     def of(cls, unit: str, t_ns: Int64s, values: Float64s) -> "_Readings":
-        """The known readings of a quantity, which may be read less often than others."""
+        """Return the known readings of a quantity, which may be read less often than others."""
         known = np.isfinite(values)
         period_ns = achieved_period_ns(t_ns[known])
         return cls(unit, t_ns[known], values[known], MAX_GAP_PERIODS * period_ns)
 
     def within(self, span_ns: tuple[int, int]) -> "_Readings":
-        """The readings in the span, and the next on either side within a gap."""
+        """Return the readings in the span, and the next on either side within a gap."""
         taken = _within(self.t_ns, span_ns, self.max_gap_ns)
         return replace(self, t_ns=self.t_ns[taken], values=self.values[taken])
 
     def track(self, name: str, end_ns: int) -> CounterTrack:
-        """Each reading until the next; 0 just after the last one before a gap."""
+        """Make a track of readings, each until the next; 0 just after the last before a gap."""
         t_ns, values = _ended(self.t_ns, self.values[:, None], self.lasts(end_ns))
         return CounterTrack(name=name, series=(self.unit,), t_ns=t_ns, values=values)
 
     def lasts(self, end_ns: int) -> Int64s:
-        """Indices of the readings that no other follows within a gap, before the end."""
+        """Return indices of the readings before the end that no other follows within a gap."""
         following = np.append(np.diff(self.t_ns) > self.max_gap_ns, True)
         return np.flatnonzero(following & (self.t_ns < end_ns))
 
 
 def _ended(t_ns: Int64s, values: Float64s, last: Int64s) -> tuple[Int64s, Float64s]:
-    """Times and values with 0 put in just after some."""
+    """Return times and values with 0 inserted 1 ns after each index in `last`."""
     return (np.insert(t_ns, last + 1, t_ns[last] + 1), np.insert(values, last + 1, 0.0, axis=0))
 
 
@@ -126,7 +126,7 @@ def _within(t_ns: Int64s, span_ns: tuple[int, int], max_gap_ns: int) -> slice:
 
 
 def _limits(clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]) -> list[CounterTrack]:
-    """What the driver reported at each sample of the clock; no track where it never could.
+    """Make the track of limits reported at each clock sample; none where the driver never could.
 
     As counters, not slices: tools would take slices on a stream's row for work of the GPU, and a
     reading does not show when a limit began.
@@ -148,7 +148,7 @@ def _limits(clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]) ->
 def _losses(
     clocked: ClockedDevice, clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]
 ) -> list[CounterTrack]:
-    """Loss in % of the covered compute between each two samples; 0 where there is none."""
+    """Make the tracks of loss, total and by cause, in % of covered compute between two samples."""
     reference_mhz = clocked.summary.reference.sm_clock_mhz
     taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
     t_ns = clocks.samples.t_ns[taken]
@@ -182,7 +182,7 @@ def _losses(
 
 
 def _unknown(shown: Mapping[str, _Readings], span_ns: tuple[int, int]) -> list[CounterTrack]:
-    """When each of the readings has no value, for those with gaps; none if no reading has any.
+    """Make the track of when readings have no value, for those with gaps; none without gaps.
 
     The time before a track's first value is empty in the viewer anyway.
     """
@@ -199,7 +199,7 @@ def _unknown(shown: Mapping[str, _Readings], span_ns: tuple[int, int]) -> list[C
 
 
 def _edges(one: _Readings, lasts: Int64s) -> Int64s:
-    """When a gap begins, when the next reading ends it, and so on."""
+    """Return the times at which a gap begins, the next reading ends it, and so on."""
     following = lasts[lasts + 1 < len(one.t_ns)] + 1
     return np.sort(np.concatenate((one.t_ns[lasts] + 1, one.t_ns[following])))
 
@@ -217,14 +217,14 @@ _SIMULATED: Final = " (simulated)"
 def counter_events(
     track: CounterTrack, *, pid: int | float | str | None, base_ns: int, simulated: bool
 ) -> Iterator[bytes]:
-    """One JSON object for each time of a track.
+    """Yield one JSON object (a counter event) for each time of a track.
 
     A series is a track of its own in Perfetto, named "SM clock MHz"; Chrome's viewer stacks those
     of one event.
 
     Args:
         track: The values.
-        pid: Of the device's records, so that the viewer shows the track next to its streams.
+        pid: The records' process id, so that the viewer shows the track next to their streams.
         base_ns: Unix time that the file's times count from; 0 where they are Unix time.
         simulated: Whether the name marks the values as simulated.
 
@@ -247,7 +247,7 @@ def counter_events(
 
 
 def us_text(ns: int) -> str:
-    """Microseconds with all their digits: 1234567 ns are "1234.567"."""
+    """Format ns as microseconds with all their digits: 1234567 ns are "1234.567"."""
     us, rest = divmod(abs(ns), NS_PER_US)
     return f"{'-' if ns < 0 else ''}{us}.{rest:03d}"
 

@@ -1,4 +1,4 @@
-"""A finished report as pandas DataFrames, for notebooks; the agent does not use it.
+"""Make pandas DataFrames of a finished report, for notebooks; the agent does not use it.
 
 Numbers that may be unknown have pandas' nullable types: whole ns stay whole, and unknown is NA.
 """
@@ -31,7 +31,7 @@ MISSING: Final = "needs pandas and pyarrow: pip install 'chopperd[analysis]'"
 
 
 def _list(field: str, doc: str) -> "cached_property[pandas.DataFrame]":
-    """The property of a list in the rows."""
+    """Return a cached property that makes the DataFrame of a list in the rows."""
 
     def listed(report: "Report") -> "pandas.DataFrame":
         return _frame(report._tables.lists[field])
@@ -41,7 +41,7 @@ def _list(field: str, doc: str) -> "cached_property[pandas.DataFrame]":
 
 
 def _host(field: str, doc: str) -> "cached_property[pandas.DataFrame]":
-    """The property of a list of host time, of traces without device work."""
+    """Return a cached property that makes the DataFrame of a list of `HostTime`."""
 
     def listed(report: "Report") -> "pandas.DataFrame":
         return _frame(host_table(report.document, field))
@@ -70,12 +70,12 @@ class Report:
 
     @cached_property
     def steps(self) -> "pandas.DataFrame":
-        """One line a step and device."""
+        """DataFrame of the steps, one line a step and device."""
         return self._rows("step")
 
     @cached_property
     def totals(self) -> "pandas.DataFrame":
-        """One line a device: its whole file."""
+        """DataFrame of the whole files, one line a device."""
         return self._rows("total")
 
     families = _list("families", "Kernels by family in each row.")
@@ -94,33 +94,36 @@ class Report:
 
     @cached_property
     def causes(self) -> "pandas.DataFrame":
-        """Lost time by cause, `lost_ns`, in each row where the loss is known."""
+        """DataFrame of the lost time by cause, `lost_ns`, in each row where the loss is known."""
         return _frame(_melted(self._tables.rows, _CAUSES, ("cause", "lost_ns")))
 
     @cached_property
     def waterfall(self) -> "pandas.DataFrame":
-        """The waterfall of each row, `time_ns` by `part`; unknown parts are left out."""
+        """DataFrame of the waterfall of each row, `time_ns` by `part`; unknown parts left out."""
         return _frame(_melted(self._tables.rows, _WATERFALL, ("part", "time_ns")))
 
     @cached_property
     def devices(self) -> "pandas.DataFrame":
-        """The traced devices and their GPUs."""
+        """DataFrame of the traced devices and their GPUs."""
         return _frame(record_table(self.document.devices, DeviceSummary))
 
     @cached_property
     def gpus(self) -> "pandas.DataFrame":
-        """One line a GPU of the run, over its complete steps; empty without a summary."""
+        """DataFrame of the GPUs of the run, one line each, over its complete steps.
+
+        Empty without a summary.
+        """
         summary = self.document.summary
         return _frame(record_table(summary.gpus if summary else (), GpuLine))
 
     @cached_property
     def traces(self) -> "pandas.DataFrame":
-        """The trace files."""
+        """DataFrame of the trace files."""
         return _frame(record_table(self.document.traces, TraceSummary))
 
     @cached_property
     def notes(self) -> "pandas.DataFrame":
-        """The notes on missing and doubtful figures."""
+        """DataFrame of the notes on missing and doubtful figures."""
         return _frame(record_table(self.document.notes, Note))
 
     def _rows(self, word: str) -> "pandas.DataFrame":
@@ -131,7 +134,7 @@ class Report:
 
 
 def read_report(path: Path) -> Report:
-    """The report in a file: the JSON document, also compressed by gzip, or its Parquet form.
+    """Read the report in a file: its JSON, also compressed by gzip, or its Parquet form.
 
     Raises:
         ConfigError: pandas or, for Parquet, pyarrow is not installed.
@@ -164,7 +167,7 @@ def _tables(path: Path) -> ReportTables:
 
 
 def _melted(rows: Table, prefix: str, names: tuple[str, str]) -> Table:
-    """The columns of a prefix as lines: the key of the row, which column, its value if known."""
+    """Turn the columns of a prefix into lines: key of the row, column, and its value if known."""
     wide = {name.removeprefix(prefix): name for name in rows.columns if name.startswith(prefix)}
     known = [
         (number, short)

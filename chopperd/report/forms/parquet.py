@@ -1,4 +1,4 @@
-"""A report as one Parquet file: a line a step and device, then a line a device in total.
+"""Store a report as one Parquet file: a line a step and device, then a line a device in total.
 
 Columns are those of the CSV, with their types; lists in a row are lists of structures. All else of
 the document is in the file's metadata, so that nothing is lost.
@@ -36,7 +36,7 @@ PARQUET_MAGIC: Final = b"PAR1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTables:
-    """A report in pieces: its rows, the lists in them, and all else."""
+    """A report in pieces: its rows, the lists in them, and the rest of the document."""
 
     rows: Table  # as of `row_table`
     lists: Mapping[str, Table]  # by the field of a row, as of `list_table`
@@ -44,7 +44,7 @@ class ReportTables:
 
 
 def tables_of(document: ReportDocument) -> ReportTables:
-    """The pieces of a document."""
+    """Split a document into tables and the rest."""
     return ReportTables(
         rows=row_table(document),
         lists={field: list_table(document, field) for field in lists_of(Row)},
@@ -53,7 +53,7 @@ def tables_of(document: ReportDocument) -> ReportTables:
 
 
 def parquet_bytes(document: ReportDocument) -> bytes:
-    """The file.
+    """Encode a document as the bytes of a Parquet file.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -81,11 +81,11 @@ def parquet_bytes(document: ReportDocument) -> bytes:
 
 
 def read_parquet(path: Path) -> ReportTables:
-    """The report in a file that `parquet_bytes` made.
+    """Read a report from a file that `parquet_bytes` encoded.
 
     Raises:
         ImportError: pyarrow is not installed.
-        StoreError: It is no such file.
+        StoreError: The file is not of this form.
     """
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
@@ -106,7 +106,7 @@ def read_parquet(path: Path) -> ReportTables:
 
 
 def _items(table: "pyarrow.Table", name: str) -> Table:
-    """The items of a list column, each with the key of its row."""
+    """Return the items of a list column as a table, each with the key of its row."""
     from pyarrow import compute  # noqa: PLC0415
 
     column = table.column(name).combine_chunks()

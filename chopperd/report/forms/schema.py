@@ -1,4 +1,4 @@
-"""The report document as JSON, and its published JSON Schema (draft 2020-12)."""
+"""Encode the report document as JSON, and give its published JSON Schema (draft 2020-12)."""
 
 import sys
 from inspect import cleandoc
@@ -15,12 +15,12 @@ _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | 
 
 
 def encode_json(document: ReportDocument) -> bytes:
-    """The document as indented UTF-8 JSON; unknown is `null`, as are NaN and infinity."""
+    """Encode the document as indented UTF-8 JSON; unknown is `null`, as are NaN and infinity."""
     return visible_json(msgspec.json.format(msgspec.json.encode(document), indent=2)) + b"\n"
 
 
 def report_schema() -> dict[str, _Json]:
-    """The JSON Schema of `ReportDocument`; keys it does not name are allowed."""
+    """Return the JSON Schema of `ReportDocument`; keys it does not name are allowed."""
     schema = msgspec.json.schema(ReportDocument)
     schema["$defs"]["ReportDocument"]["properties"]["schema"] = {"const": SCHEMA}
     schema["$defs"]["TraceSummary"]["properties"]["lost"] = _lost()
@@ -35,12 +35,12 @@ def report_schema() -> dict[str, _Json]:
 
 
 def encode_schema() -> bytes:
-    """The schema as the bytes of the published file."""
+    """Encode the schema as the bytes of the published file."""
     return msgspec.json.format(msgspec.json.encode(report_schema()), indent=2) + b"\n"
 
 
 def _lost() -> dict[str, _Json]:
-    """Counts by kind, those known by name; a kind of which there is nothing is not there."""
+    """Return the schema of counts by kind, known ones by name; a kind with no loss is absent."""
     kinds: dict[str, _Json] = {
         kind.value: {"type": "integer", "minimum": 1, "description": kind.meaning}
         for kind in LostKind
@@ -54,7 +54,10 @@ def _lost() -> dict[str, _Json]:
 
 
 def _with_clean_description(definition: dict[str, _Json]) -> dict[str, _Json]:
-    """Descriptions are docstrings, which Python versions indent differently."""
+    """Return the definition with its description dedented.
+
+    Descriptions are docstrings, which Python versions indent differently.
+    """
     description = definition.get("description")
     if not isinstance(description, str):
         return definition
@@ -74,13 +77,13 @@ BinaryFormat: TypeAlias = Literal["parquet"]
 def formatted(
     document: ReportDocument, form: Format, *, by: By | None = None, styled: bool = False
 ) -> str:
-    """The report in one form.
+    """Render the report in one form.
 
     Args:
         document: The report.
         form: "text", "json" or "csv".
-        by: What the text has a table of kernels by, and the CSV is one of, if anything.
-        styled: Whether the text has a terminal's escape codes.
+        by: Grouping of the kernel table that the text adds, or that the CSV is; None for none.
+        styled: Whether the text has escape codes for terminal colours.
     """
     if form == "json":
         return encode_json(document).decode()

@@ -1,4 +1,4 @@
-"""The four summary lines of a report: clock cost, cause, the GPU to check, and data quality."""
+"""Make the four summary lines of a report: clock cost, cause, GPU to check, and data quality."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from chopperd.report.text.wording import (
 )
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-#: GPUs that are named after the one with the largest excess.
+#: Number of GPUs that are named after the one with the largest excess.
 _ALSO_NAMED: Final = 3
 #: Below this coverage the headline says that the rest of compute was not sampled.
 _FULL_COVERAGE_RATIO: Final = 0.95
@@ -55,7 +55,7 @@ class HeadlineRow:
 
 
 def headline(document: ReportDocument) -> tuple[HeadlineRow, ...]:
-    """CLOCK COST, CAUSE, LOOK AT and TRUST of a report."""
+    """Return the four rows of a report, from its clock cost to its trust (`_ROWS`)."""
     return tuple(
         HeadlineRow(
             label=label, clauses=tuple(filter(None, clauses(document))), separator=separator
@@ -82,27 +82,30 @@ def _clock_cost(document: ReportDocument) -> list[str]:
 
 
 def _doubt(document: ReportDocument, summary: Summary, codes: tuple[str, ...]) -> str:
-    """Say why the figure has no interval: the first note with such a code; otherwise empty."""
+    """Return why the loss has no interval: the first note with one of `codes`.
+
+    Empty where it has one, or there is no such note.
+    """
     if known(summary.gap_low):
         return ""
     return next((note.text for note in document.notes if note.code in codes), "")
 
 
 def _foreign(document: ReportDocument, summary: Summary) -> str:
-    """Why the samples are not of the trace; empty where they may be, shifted or not."""
+    """Return why the samples can't be the trace's; empty where they may be, shifted or not."""
     lag_ns = document.alignment.lag_ns
     is_moved = lag_ns is not None and abs(lag_ns) > MAX_LAG_NS
     return _doubt(document, summary, _FOREIGN_CODES[:1] if is_moved else _FOREIGN_CODES)
 
 
 def _unknown(document: ReportDocument) -> str:
-    """The subject of an unknown clock cost: the cost itself, or the GPU."""
+    """Return what is unknown where there is no clock cost: the cost itself, or the GPU."""
     code = _reason_code(document)
     return "GPU unknown" if code == "device_unmapped" else "unknown"
 
 
 def _reason_code(document: ReportDocument) -> str | None:
-    """The code of the most basic note that explains a missing clock cost."""
+    """Return the code of the most basic note that explains a missing clock cost; else None."""
     codes = {note.code for note in document.notes}
     return next((code for code in _REASON_CODES if code in codes), None)
 
@@ -123,7 +126,7 @@ def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
 
 
 def _sampled_part(summary: Summary) -> str:
-    """The share of compute with a clock, where much of it has none."""
+    """Return a remark on the share of compute with a clock; empty where that is nearly all."""
     if not known(summary.coverage_ratio) or summary.coverage_ratio >= _FULL_COVERAGE_RATIO:
         return ""
     return (
@@ -132,7 +135,7 @@ def _sampled_part(summary: Summary) -> str:
 
 
 def unresolved(pooled: Share) -> str:
-    """The text for an interval that is too wide to be read as a figure."""
+    """Return the text for an interval that is too wide for a figure, with the pooled share."""
     return f"{_UNRESOLVED}; {_pooled(pooled)}"
 
 
@@ -161,7 +164,7 @@ def _excess(summary: Summary) -> str:
 
 
 def unknown_reason(document: ReportDocument) -> str:
-    """Why there is no clock cost, from the notes if possible, else from the document."""
+    """Return why there is no clock cost, from the notes if possible, else from the document."""
     if code := _reason_code(document):
         return next(note.text for note in document.notes if note.code == code)
     if not document.totals:
@@ -188,7 +191,7 @@ def _causes(document: ReportDocument) -> list[str]:
 
 
 def _below_cap(cause: CauseShare) -> str:
-    """Power and its limit, where a power cap holds the clock far below the limit."""
+    """Return power and limit, where a power cap holds the clock far below the limit; else ""."""
     power_w, limit_w = cause.power_w, cause.power_limit_w
     if not known(power_w) or not known(limit_w) or power_w >= _AT_CAP_RATIO * limit_w:
         return ""
@@ -255,7 +258,7 @@ def _below_peers(document: ReportDocument, line: GpuLine) -> str:
 
 
 def gpu_name(line: GpuLine) -> str:
-    """The GPU as "GPU 5", or the trace's device number where it was mapped to no GPU."""
+    """Return the GPU as "GPU 5", or the trace's device number where it was mapped to no GPU."""
     return f"GPU {line.gpu}" if line.gpu is not None else f"trace device {line.device}"
 
 
@@ -287,7 +290,7 @@ def _rate(document: ReportDocument) -> list[str]:
 
 
 def _sensor(period_ms: float | None, kept_hz: float) -> str:
-    """The update period of the clock sensor, where it is too long for the achieved rate."""
+    """Return the clock sensor's update period, where it is too long for the rate; else ""."""
     if not known(period_ms) or period_ms * NS_PER_MS * kept_hz < _SLOW_SENSOR_READS * NS_PER_S:
         return ""
     return f"clock sensor updates each {decimal(period_ms, 0)} ms"
@@ -318,7 +321,7 @@ def _profiler(document: ReportDocument) -> str:
 
 
 def _completeness(document: ReportDocument) -> list[str]:
-    """What is missing, over all traces; nothing for complete ones."""
+    """Return what is missing, over all traces; empty texts for complete ones."""
     traces = document.traces or (document.trace,)
     damaged = sum(trace.damaged_events for trace in traces)
     invalid = sum(trace.invalid_records for trace in traces)

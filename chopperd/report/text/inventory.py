@@ -1,4 +1,4 @@
-"""The GPUs of a node and the values of their fields: the output of `chopperd devices`."""
+"""Render the GPUs of a node and the values of their fields: `chopperd devices`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -49,7 +49,7 @@ _UNITS: Final = ("mhz", "w", "j", "c", "bytes", "ns", "ratio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldAnswer:
-    """One field of a GPU."""
+    """The value of one field of a GPU, and the driver calls for it."""
 
     name: str
     value: float | str | None  # None where the driver does not report it
@@ -61,14 +61,14 @@ class FieldAnswer:
 
     @property
     def differs(self) -> bool | None:
-        """Whether nvidia-smi's number is a different one; None where one of the two is unknown."""
+        """Whether nvidia-smi's number differs from ours; None where one of the two is unknown."""
         if self.nvidia_smi is None or not isinstance(self.value, int | float):
             return None
         return differs(self.name, self.value, self.nvidia_smi)
 
 
 def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
-    """Each field of a GPU, those of its reading first, then the constant ones."""
+    """Yield each field of a GPU, those of its reading first, then the constant ones."""
     calls: dict[str, list[FieldProbe]] = {}
     for probe in entry.probes:
         if probe.feeds is not None:
@@ -107,7 +107,7 @@ def _reading_values(
 def _counters(
     field: str, limited_ns: Mapping[Cause, int], asked: Collection[str]
 ) -> Iterator[tuple[str, int | None]]:
-    """A field for each cause that has a counter or was asked for; a single field if none has."""
+    """Yield a field for each cause that has a counter or was asked for; if none, a single one."""
     by_name = {f"{field}.{cause.label}": limited_ns.get(cause) for cause in CAUSES}
     named = [name for name, value in by_name.items() if value is not None or name in asked]
     yield from ((name, by_name[name]) for name in named)
@@ -116,14 +116,17 @@ def _counters(
 
 
 def _theirs(name: str, numbers: Mapping[str, float], entry: InventoryEntry) -> float | None:
-    """nvidia-smi's number of a field; its power is a mean, also where we have no other."""
+    """Return nvidia-smi's number for a field; None if it gives none.
+
+    Our `power_w` is compared with its average power where ours is an average too.
+    """
     if name == "power_w" and entry.info.power_source == "average_1s":
         return numbers.get("power_average_w")
     return numbers.get(name)
 
 
 def unit_of(name: str) -> str | None:
-    """The unit in a field's name; None where it is no number."""
+    """Return the unit in a field's name; None if it has none."""
     suffix = name.partition(".")[0].rpartition("_")[2]
     return suffix if suffix in _UNITS else None
 
@@ -142,7 +145,7 @@ _OPERATION_PREFIXES: Final = ("nvmlDevice", "nvml")
 
 
 def encode_inventory(inventory: Inventory) -> bytes:
-    """The inventory as indented JSON; a field that does not answer is `null`."""
+    """Encode the inventory as indented JSON; a field that does not answer is `null`."""
     document = {
         "backend": inventory.backend,
         "driver": inventory.driver,
@@ -180,7 +183,7 @@ def _described(answer: FieldAnswer) -> dict[str, object]:
 
 
 def _named_causes(reading: DeviceReading | None) -> dict[str, object] | None:
-    """A reading with its causes by label, as everywhere outside."""
+    """Return a reading as a dict, with its causes by label; None without a reading."""
     if reading is None:
         return None
     values = {field.name: getattr(reading, field.name) for field in fields(reading)}
@@ -191,7 +194,7 @@ def _named_causes(reading: DeviceReading | None) -> dict[str, object] | None:
 
 
 def process_words(view: ProcessView) -> str:
-    """One line on the visibility of the processes on the GPUs."""
+    """Return one line on the visibility of the processes on the GPUs."""
     if view.listed_count is None:
         listed = "the driver lists none for this user"
     elif not view.listed_count:
@@ -206,7 +209,10 @@ def process_words(view: ProcessView) -> str:
 
 
 def render_inventory(inventory: Inventory) -> Group:
-    """A table of the GPUs, partitions below their card, then each one's fields, for a console."""
+    """Render a table of the GPUs, then the fields of each, for a console.
+
+    Partitions are below their card.
+    """
     mark = "  SIMULATED" if inventory.simulated else ""
     title = f"GPUS  {inventory.backend}, driver {inventory.driver or 'version unknown'}{mark}"
     columns = ("<gpu", "<name", "<uuid", "max MHz", "cap W", "default W")
@@ -228,7 +234,10 @@ def render_inventory(inventory: Inventory) -> Group:
 
 
 def _in_families(inventory: Inventory) -> Iterator[InventoryEntry]:
-    """The GPUs, each followed by its partitions; those of a card that is not listed stay put."""
+    """Yield the GPUs, each followed by its partitions.
+
+    A partition of a card that is not listed stays in its place.
+    """
     labels = {entry.info.gpu for entry in inventory.gpus}
     for entry in inventory.gpus:
         if entry.info.parent not in labels:
@@ -249,7 +258,7 @@ def _identity(entry: InventoryEntry) -> tuple[str, ...]:
 
 
 def _side_by_side(entries: Sequence[InventoryEntry]) -> RenderableType:
-    """A row per field, a column per GPU: for a back end without sources of its values."""
+    """Render a row per field, a column per GPU: for a back end without sources of its values."""
     values = [{each.name: each.value for each in field_answers(entry)} for entry in entries]
     names = list(dict.fromkeys(name for each in values for name in each))
     columns = ("<", *(f"GPU {entry.info.gpu}" for entry in entries))
@@ -269,7 +278,7 @@ def _fields_table(entry: InventoryEntry) -> RenderableType:
 
 
 def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:
-    """A row for each field, and one for each further call for it."""
+    """Yield a row for each field, and one for each further call for it."""
     for answer in field_answers(entry):
         others = list(answer.others)
         first = answer.used or (others.pop(0) if others else None)
@@ -298,7 +307,7 @@ def _shown(name: str, value: float | str | None) -> str:
 
 
 def _costs(probe: FieldProbe | None) -> str:
-    """Median and 99th percentile of a call's time, in us."""
+    """Format median and 99th percentile of a call's time, in us."""
     if probe is None or probe.call_p50_ns is None or probe.call_p99_ns is None:
         return UNKNOWN
     p50_us, p99_us = probe.call_p50_ns / NS_PER_US, probe.call_p99_ns / NS_PER_US
@@ -306,7 +315,7 @@ def _costs(probe: FieldProbe | None) -> str:
 
 
 def _call(probe: FieldProbe | None) -> str:
-    """The source of a value, or the error."""
+    """Return the call that gave a value and its source, or the error."""
     if probe is None:
         return UNKNOWN
     name = probe.operation

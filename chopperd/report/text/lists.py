@@ -1,4 +1,4 @@
-"""Tables of stored steps, traces, jobs and clock drops, and of the configuration."""
+"""Render tables of stored steps, traces, jobs and clock drops, and of the configuration."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
@@ -29,7 +29,7 @@ _MONTH_TO_MINUTE: Final = slice(5, 16)
 
 
 def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
-    """A table for each run, its rows in the given order.
+    """Render a table for each run, its rows in the given order.
 
     Args:
         rows: Of any jobs and runs.
@@ -50,13 +50,13 @@ def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
 
 
 def encode_steps(rows: Sequence[Row], *, simulated: bool | None) -> bytes:
-    """The rows as indented JSON; unknown is `null`."""
+    """Encode the rows as indented JSON; unknown is `null`."""
     body = msgspec.json.encode({"simulated": simulated, "steps": rows})
     return msgspec.json.format(body, indent=2) + b"\n"
 
 
 def critical_rows(rows: Sequence[Row]) -> list[Row]:
-    """The row of the critical device of each step; all rows of a step where it is not known."""
+    """Return the row of the critical device of each step; all rows where that is not known."""
     known = {(row.job, row.run, row.step) for row in rows if row.is_critical}
     return [row for row in rows if row.is_critical or (row.job, row.run, row.step) not in known]
 
@@ -70,7 +70,7 @@ def _rank(row: Row) -> str:
 
 
 def render_traces(traces: Sequence[TraceEntry], *, simulated: bool | None) -> Group:
-    """The traces that the agent received, in the given order, with the reasons of failures."""
+    """Render the traces that the agent received, in the given order, with reasons of failures."""
     if not traces:
         return Group("no traces")
     columns = ("<received", "<state", "<job", "rank", "size", "<id", "<file")
@@ -82,7 +82,7 @@ def render_traces(traces: Sequence[TraceEntry], *, simulated: bool | None) -> Gr
 
 
 def render_jobs(jobs: Sequence[JobEntry], *, simulated: bool | None) -> Group:
-    """The jobs that traces came from, in the given order."""
+    """Render the jobs that traces came from, in the given order."""
     if not jobs:
         return Group("no jobs")
     columns = ("<job", "runs", "captures", "traces", "<first", "<last")
@@ -90,7 +90,7 @@ def render_jobs(jobs: Sequence[JobEntry], *, simulated: bool | None) -> Group:
 
 
 def render_drops(drops: Sequence[GpuDrop], *, simulated: bool | None) -> Group:
-    """Drops of busy clocks, in the given order."""
+    """Render the drops of busy clocks, in the given order."""
     if not drops:
         return Group("no drops of busy clocks")
     columns = (
@@ -148,15 +148,15 @@ class Described(Protocol):
 
     @property
     def key(self) -> str:
-        """As written in the file, after its section: "sampling.hz"."""
+        """Return the key as written in the file, after its section: "sampling.hz"."""
 
     @property
     def help(self) -> str:
-        """Its purpose."""
+        """Return the key's purpose, for people."""
 
 
 def render_settings(settings: Iterable[tuple[Described, object, str]]) -> Group:
-    """A table of the settings: key, value, origin and help (`chopperd check-config`)."""
+    """Render the settings: key, value, origin and help (`chopperd check-config`)."""
     rows = [
         (setting.key, _shown(value), origin, setting.help) for setting, value, origin in settings
     ]

@@ -1,4 +1,4 @@
-"""The live pages on the agent and its GPUs: `chopperd status` and `chopperd top`."""
+"""Render the live pages on the agent and its GPUs: `chopperd status` and `chopperd top`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -28,7 +28,7 @@ _WINDOW_NS: Final = 10 * NS_PER_S
 
 
 def window(history: Sequence[NodeSnapshot]) -> tuple[NodeSnapshot, ...]:
-    """The snapshots that rates are made from: those of the last 10 s and the last one before.
+    """Return the snapshots that rates are computed from: the last 10 s and the one before that.
 
     Args:
         history: At least one, oldest first.
@@ -39,10 +39,10 @@ def window(history: Sequence[NodeSnapshot]) -> tuple[NodeSnapshot, ...]:
 
 
 def lost_ratios(history: Sequence[NodeSnapshot]) -> dict[str, float | None]:
-    """The live ceiling loss over a history as a share of sampled time, by GPU label.
+    """Compute the live ceiling loss over a history as a share of sampled time, by GPU label.
 
-    Each from the first snapshot in which its total is known. None where it is not known now, or
-    fell meanwhile, or no time was sampled.
+    Each counts from the first snapshot in which its total is known. None where it is not known now,
+    or fell meanwhile, or no time was sampled.
 
     Args:
         history: At least one snapshot, oldest first.
@@ -55,12 +55,12 @@ def lost_ratios(history: Sequence[NodeSnapshot]) -> dict[str, float | None]:
 
 
 def lost_s(totals: LiveTotals | None) -> float | None:
-    """The live ceiling loss of all causes; None if it was never known."""
+    """Return the live ceiling loss in s, summed over causes; None if it was never known."""
     return sum(totals.lost_s.values()) if totals is not None and totals.lost_s else None
 
 
 def _lost_ratio_of_rates(states: Sequence[GpuLive]) -> float | None:
-    """The rise of the loss over the rise of the sampled time."""
+    """Return the rise of the loss over the rise of the sampled time; None if unknown."""
     known = [both for gpu in states for both in _sampled_and_lost_s(gpu)]
     if not known or not list(_sampled_and_lost_s(states[-1])):
         return None
@@ -71,7 +71,7 @@ def _lost_ratio_of_rates(states: Sequence[GpuLive]) -> float | None:
 
 
 def _sampled_and_lost_s(gpu: GpuLive) -> Iterator[tuple[float, float]]:
-    """Sampled time and the loss in it, where both are known."""
+    """Yield the sampled time and the loss in it, in s, if both are known; else nothing."""
     sampled = gpu.totals.sampled_s if gpu.totals is not None else None
     lost = lost_s(gpu.totals)
     if sampled is not None and lost is not None:
@@ -91,7 +91,7 @@ _LIVE_CAPTION: Final = (
 
 
 def live_page(history: Sequence[NodeSnapshot]) -> Group:
-    """A line a GPU; unknown is a dash.
+    """Render the table of `chopperd top`, a line a GPU; unknown is a dash.
 
     Args:
         history: At least one snapshot, oldest first; losses are those of the last 10 s of it.
@@ -104,7 +104,7 @@ def live_page(history: Sequence[NodeSnapshot]) -> Group:
 
 
 def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
-    """Clock, share of the top clock, power and its limit, temperature, busy share."""
+    """Return cells: clock, share of the top clock, power, its limit, temperature, busy share."""
     reading, info = gpu.reading, gpu.info
     ratio = None
     if reading.sm_clock_mhz is not None and info.sm_clock_max_mhz:
@@ -120,7 +120,7 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
 
 
 def gpu_rate(gpu: GpuLive) -> str:
-    """The achieved rate of samples, with the reason where it is not the configured one."""
+    """Format the achieved rate of samples in Hz, with the reason where it is not as configured."""
     if not gpu.up or gpu.kept_hz is None:
         return UNKNOWN
     why = "" if gpu.pace == _AS_ASKED else f" {gpu.pace}"
@@ -128,7 +128,7 @@ def gpu_rate(gpu: GpuLive) -> str:
 
 
 def gpu_condition(gpu: GpuLive) -> str:
-    """Why the GPU does not answer, else the limits in force now."""
+    """Return why the GPU does not answer, else the limits in force now."""
     if gpu.hung is not None:
         return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
     if not gpu.up:
@@ -140,7 +140,7 @@ def gpu_condition(gpu: GpuLive) -> str:
 
 
 def _dies_off(dies: DiesLive | None) -> str:
-    """A mark where a GPU runs with some of its dies only."""
+    """Return a mark such as " (6/8 dies)" where some dies of a GPU are off, else ""."""
     if dies is None or not dies.gated:
         return ""
     return f" ({dies.running}/{dies.running + dies.gated} dies)"
@@ -164,7 +164,7 @@ def _live_cells(gpu: GpuLive, lost_ratio: float | None) -> tuple[str, ...]:
 
 
 def _per_second_ms(ratio: float | None) -> str:
-    """A share of time as milliseconds of each second."""
+    """Format a share of time as milliseconds of each second."""
     return UNKNOWN if ratio is None else decimal(1000 * ratio, 0 if ratio >= 0.1 else 1)
 
 
@@ -189,7 +189,7 @@ _IN_ORDER: Final = frozenset(
 
 
 def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
-    """The problems of the parts of an agent, one line each; a pause is none."""
+    """Return the problems of the parts of an agent, one line each; a pause is none."""
     sampler = now.sampler
     found: list[str | None] = []
     if sampler.condition not in _IN_ORDER:
@@ -207,7 +207,7 @@ def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
 
 
 def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
-    """The agent with its problems, then its GPUs; unknown is a dash."""
+    """Render the agent with its problems, then its GPUs; unknown is a dash."""
     rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now), *_self_test(now)]
     rows += [("trouble", trouble) for trouble in troubles]
     parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
@@ -296,7 +296,10 @@ def _cells(gpu: GpuLive) -> tuple[str, ...]:
 
 
 def _processes(gpu: GpuLive) -> Iterator[tuple[str, ...]]:
-    """The processes on a GPU; those on a part of a card are shown with the part."""
+    """Yield the table rows of the processes on a GPU.
+
+    Processes on a part of a card are shown with the part only.
+    """
     for process in gpu.processes or ():
         if process.partition is None or gpu.info.parent is not None:
             yield gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes)
@@ -307,7 +310,7 @@ def _size(value_bytes: int | None) -> str:
 
 
 def _lost_ratio(gpu: GpuLive) -> float | None:
-    """Live ceiling loss over busy time with known clock; None while there is no such time."""
+    """Return live ceiling loss over busy time with known clock; None without such time."""
     lost = lost_s(gpu.totals)
     if gpu.totals is None or lost is None or not gpu.totals.busy_sampled_s:
         return None

@@ -1,4 +1,4 @@
-"""The report as text: four lines for a manager, then tables, in 100 columns."""
+"""Render the report as text: four lines for a manager, then tables, in 100 columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
@@ -53,7 +53,7 @@ ValueT = TypeVar("ValueT")
 
 
 def copies(document: ReportDocument) -> Group | None:
-    """One line a direction, over all devices."""
+    """Render the table of copies, one line a direction, over all devices; None without copies."""
     every = [each for row in document.totals for each in row.copies]
     if not every:
         return None
@@ -84,7 +84,10 @@ def _rates(rates: Iterable[float | None]) -> str:
 
 
 def collectives(document: ReportDocument) -> Group | None:
-    """The collectives with the most time, a line for each kind of group, over all devices."""
+    """Render the table of collectives, a line for each kind of group, over all devices.
+
+    Shows those with the most time; None without any.
+    """
     every = [each for row in document.totals for each in row.collectives]
     if not every:
         return None
@@ -116,7 +119,7 @@ def _collective_cells(members: Sequence[CollectiveTraffic]) -> tuple[str, ...]:
 
 
 def _ranks(members: Sequence[CollectiveTraffic]) -> str:
-    """The size of the groups, and their ranks where all are one group: "8: 0-7"."""
+    """Return the size of the groups, with their ranks where all are one group: "8: 0-7"."""
     size_of_group = members[0].group_size
     ranks = {each.group_ranks for each in members}
     only = ranks.pop() if len(ranks) == 1 else None
@@ -128,7 +131,10 @@ def _ranks(members: Sequence[CollectiveTraffic]) -> str:
 
 
 def contention(document: ReportDocument, width: int) -> Group | None:
-    """The families with the most time for which the cost of concurrent communication is known."""
+    """Render the table of families and what concurrent communication costs them.
+
+    Shows those with the most time for which that is known; None without any.
+    """
     found = [
         (family, family.contention)
         for row in document.totals
@@ -156,7 +162,7 @@ def _contention_cells(family: Family, how: Contention, width: int) -> tuple[str,
 
 
 def _grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:
-    """Values by key, in the order that keys are met."""
+    """Group values by key, in the order in which keys are first met."""
     groups: dict[KeyT, list[ValueT]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -172,7 +178,7 @@ _MEANING: Final = (
 
 
 def efficiency(document: ReportDocument) -> Group | None:
-    """The devices with the most shaped work; None where no work is known."""
+    """Render the table of devices with the most shaped work; None where no work is known."""
     found = [
         (row, row.efficiency)
         for row in document.totals
@@ -211,7 +217,7 @@ def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:
 
 
 def _caption(found: list[Efficiency]) -> str:
-    """The meaning of the columns, if there are overheads, and why figures are missing."""
+    """Return the caption: what overheads mean, if there are any, and why figures are missing."""
     reasons = dict.fromkeys(each.reason for each in found if each.reason is not None)
     rated = any(each.theoretical_ns is not None for each in found)
     meaning = [_MEANING] if rated else []
@@ -226,12 +232,12 @@ _SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not f
 
 
 def render_text(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> str:
-    """The report as plain text, the same for the same document; ends in a line break."""
+    """Render the report as plain text, the same for the same document; ends in a line break."""
     return page_text(render_rich(document, width=width, by=by), width=width)
 
 
 def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
-    """A page as text; `styled` adds escape codes of the colours that every terminal has.
+    """Render a page as text; `styled` adds escape codes of the colours that every terminal has.
 
     A width below `WIDTH` is taken as `WIDTH`: a table that is narrower would cut digits off.
     """
@@ -251,7 +257,7 @@ def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False)
 
 
 class Shown:
-    """A page without terminal control characters, except for its own styles.
+    """A page that is printed without terminal control characters, except for its own styles.
 
     Args:
         page: As it was made; cells of tables are in one line already.
@@ -261,13 +267,13 @@ class Shown:
         self._page = page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The page's text, made visible."""
+        """Yield the page's text with control characters escaped, and its styles."""
         for text, style, control in console.render(self._page, options):
             yield Segment(visible_lines(text), style, control)
 
 
 def render_rich(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> Group:
-    """The report for a rich console; styles show on a terminal only."""
+    """Render the report for a rich console; styles show on a terminal only."""
     page: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
     page.append(_headline(headline(document), width))
     for section in _sections(document, width, by=by):
@@ -276,7 +282,7 @@ def render_rich(document: ReportDocument, *, width: int = WIDTH, by: By | None =
 
 
 def simulated_mark() -> Text:
-    """The line above pages with simulated data."""
+    """Return the line that marks a page as made of simulated data."""
     return Text(f" {_SIMULATED}", style="bold reverse")
 
 
@@ -298,7 +304,7 @@ def _sections(document: ReportDocument, width: int, *, by: By | None) -> Iterato
 
 
 def _by(document: ReportDocument, width: int, by: By | None) -> tuple[RenderableType, ...]:
-    """The requested tables, of devices and of hosts without any; or why there are none."""
+    """Return the tables by `by`, of devices and of traces with host work only, or why none."""
     if by is None:
         return ()
     found = [families(document, width)] if by == "family" else []
@@ -309,7 +315,7 @@ def _by(document: ReportDocument, width: int, by: By | None) -> tuple[Renderable
 
 
 def _beside(left: Group | None, right: Group | None) -> RenderableType | None:
-    """Two tables next to each other, or the only one."""
+    """Lay out two tables next to each other; return the only one, or None, where one is missing."""
     if left is None or right is None:
         return left or right
     grid = Table.grid(padding=(0, 3, 0, 0))
@@ -328,7 +334,7 @@ def _headline(rows: tuple[HeadlineRow, ...], width: int) -> Table:
 
 
 def _packed(row: HeadlineRow, width: int) -> list[str]:
-    """Clauses laid into lines of `width`, broken between clauses where that is possible."""
+    """Lay out clauses in lines of `width`, broken between clauses where that is possible."""
     lines: list[str] = []
     for clause in row.clauses:
         joined = f"{lines[-1]}{row.separator}{clause}" if lines else clause
@@ -341,6 +347,6 @@ def _packed(row: HeadlineRow, width: int) -> list[str]:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """The line in lines of `width`, never broken inside brackets."""
+    """Wrap the line to `width`, without a break inside brackets."""
     held = _BRACKETS.sub(lambda found: found[0].replace(" ", _NO_BREAK), line)
     return [part.replace(_NO_BREAK, " ") for part in wrap(held, width)] or [""]

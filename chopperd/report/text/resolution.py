@@ -1,4 +1,4 @@
-"""Shares of a window lost to the clock with their intervals, and whether the rate resolves them."""
+"""Shares of a window lost to the clock, with intervals, and whether sampling resolves them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from chopperd.report.text.wording import known, percent
 class Share:
     """Loss over window with its 95 % interval, ratios; bounds None where there is no interval.
 
-    `by_run` is by the run's pooled sampling error: a row's own may be small by chance.
+    `by_run` is whether the run's pooled sampling error resolves the share, as a row's own error may
+    be small by chance; None where unknown.
     """
 
     ratio: float
@@ -23,34 +24,34 @@ class Share:
 
     @property
     def half_width_ratio(self) -> float | None:
-        """Half the interval's width; None where there is none."""
+        """Return half the interval's width, a ratio; None where there is no interval."""
         if self.low_ratio is None or self.high_ratio is None:
             return None
         return (self.high_ratio - self.low_ratio) / 2
 
     @property
     def resolved(self) -> bool:
-        """Whether the share may be shown as a figure; one without an interval is marked anyway."""
+        """Whether the share may be shown as a figure; true without an interval, which is marked."""
         half_width_ratio = self.half_width_ratio
         if half_width_ratio is None or self.by_run is not None:
             return half_width_ratio is None or bool(self.by_run)
         return half_width_ratio <= RESOLVED_HALF_WIDTH_RATIO
 
     def brackets(self) -> str:
-        """`9.3 % [9.0, 9.6]`."""
+        """Format the share as `9.3 % [9.0, 9.6]`."""
         if self.half_width_ratio is None:
             return f"{percent(self.ratio)} %, interval unknown"
         return f"{percent(self.ratio)} % [{percent(self.low_ratio)}, {percent(self.high_ratio)}]"
 
     def plus_minus(self) -> str:
-        """`9.3 ± 0.3 %`."""
+        """Format the share as `9.3 ± 0.3 %`."""
         if self.half_width_ratio is None:
             return f"{percent(self.ratio)} %, interval unknown"
         return f"{percent(self.ratio)} ± {percent(self.half_width_ratio)} %"
 
 
 def summary_share(summary: Summary) -> Share | None:
-    """The run's share as the summary states it; None if unknown."""
+    """Return the run's lost share as the summary states it; None if unknown."""
     if not known(summary.gap_ratio):
         return None
     return Share(
@@ -61,7 +62,10 @@ def summary_share(summary: Summary) -> Share | None:
 
 
 def row_share(row: Row) -> Share | None:
-    """A row's lost / window; its interval is the gap's times the covered share of the window."""
+    """Return a row's lost / window; None if unknown.
+
+    Its interval is that of the gap times the covered share of the window.
+    """
     lost_ns, gap_ratio = row.dvfs.lost_ns, row.dvfs.gap_ratio
     if lost_ns is None or not row.window_ns:
         return None
@@ -78,10 +82,11 @@ def row_share(row: Row) -> Share | None:
 
 
 def pooled_share(totals: Sequence[Row]) -> Share | None:
-    """The whole files' share over all devices, weighted by window; None if no device has one.
+    """Average the lost shares of all devices' whole files, weighted by window.
 
     Half-widths are averaged as if the devices' errors went together, which they may: the join's
-    error is common to all. Devices without a share or an interval are left out of both.
+    error is common to all. Devices without a share or an interval are left out of both; None if
+    that leaves none.
     """
     shares = [(share, row.window_ns or 0) for row in totals if (share := row_share(row))]
     weighted = [
@@ -96,7 +101,7 @@ def pooled_share(totals: Sequence[Row]) -> Share | None:
 
 
 def _covered_ratio(row: Row) -> float | None:
-    """Covered compute over the window."""
+    """Return covered compute over the window; None if unknown."""
     if row.clock is None or not known(row.clock.coverage_ratio) or row.compute_ns is None:
         return None
     return row.clock.coverage_ratio * row.compute_ns / row.window_ns if row.window_ns else None

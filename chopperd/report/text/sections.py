@@ -1,4 +1,4 @@
-"""The tables under the headline: waterfall, steps, GPUs, findings, notes and trace files.
+"""Render the tables under the headline: waterfall, steps, GPUs, findings, notes, trace files.
 
 Every function returns the table of one section, or None where the document has nothing for it.
 """
@@ -69,7 +69,7 @@ def table(
     header: bool = True,
     caption: str = "",
 ) -> Group:
-    """A titled, borderless table; a column named with a leading `<` is left-aligned, others right.
+    """Make a titled, borderless table; a leading `<` in a column's name aligns it left, else right.
 
     Only the last column breaks lines. Title and caption are not held to the table's width.
     """
@@ -86,12 +86,12 @@ def table(
 
 
 def _plain(title: str, rows: Sequence[Sequence[str]]) -> Group:
-    """A table of left-aligned columns with no header."""
+    """Make a table of left-aligned columns without header."""
     return table(title, ("<",) * len(rows[0]), rows, header=False)
 
 
 def waterfall(document: ReportDocument) -> Group | None:
-    """The mean waterfall of complete steps, else of the file, on the critical device."""
+    """Render the mean waterfall of complete steps, else of the file, on the critical device."""
     summary = document.summary
     if summary is None or not summary.waterfall_ns:
         return None
@@ -116,7 +116,7 @@ def waterfall(document: ReportDocument) -> Group | None:
 
 
 def steps(document: ReportDocument) -> Group | None:
-    """The last steps, each on its critical device; all devices of a step shown alone."""
+    """Render the last steps, each on its critical device; a single step on all devices."""
     if not document.steps:
         return None
     chosen = _critical_rows(document.steps)
@@ -146,14 +146,14 @@ def _steps_caption(document: ReportDocument, shown: Sequence[Row]) -> str:
 
 
 def _critical_rows(rows: Sequence[Row]) -> list[Row]:
-    """One row a step where the critical device is known and there are several steps, else all."""
+    """Return the rows of critical devices; all rows where none is known or there is one step."""
     critical = [row for row in rows if row.is_critical or row.device is None]
     several = len({(row.job, row.run, row.step) for row in rows}) > 1
     return critical if several and any(row.is_critical for row in rows) else list(rows)
 
 
 def step_cells(row: Row) -> tuple[str, ...]:
-    """The cells of one row under `STEP_COLUMNS`."""
+    """Return the cells of one row under `STEP_COLUMNS`."""
     parts = row.waterfall_ns
     clock = row.clock.compute if row.clock is not None else None
     return (
@@ -196,7 +196,7 @@ def _remarks(row: Row) -> str:
 
 
 def gpus(document: ReportDocument) -> Group | None:
-    """One line a GPU, worst excess first; None where nothing is known of any."""
+    """Render one line a GPU, worst excess first; None where nothing is known of any."""
     summary = document.summary
     if summary is None or not summary.gpus:
         return None
@@ -227,7 +227,7 @@ def _integer(value: int | None) -> str:
 
 
 def findings(document: ReportDocument) -> Group | None:
-    """The findings, each with its bound, the action, and the command that verifies it."""
+    """Render the findings, each with its bound, the action, and the command that verifies it."""
     if not document.findings:
         return None
     rows = []
@@ -242,7 +242,7 @@ def findings(document: ReportDocument) -> Group | None:
 
 
 def notes(document: ReportDocument) -> Group | None:
-    """The notes on missing and doubtful figures; of many with one code the first few."""
+    """Render the notes on missing and doubtful figures: of each code the first few."""
     if not document.notes:
         return None
     texts: defaultdict[str, list[str]] = defaultdict(list)
@@ -257,7 +257,7 @@ def notes(document: ReportDocument) -> Group | None:
 
 
 def sources(document: ReportDocument, width: int) -> Group:
-    """The trace files and the GPUs of their devices: a line for each file and device."""
+    """Render the trace files and the GPUs of their devices: a line for each file and device."""
     traces = document.traces or (document.trace,)
     rows: list[tuple[str, ...]] = []
     for nth, trace in enumerate(traces[:_TRACES_SHOWN]):
@@ -272,7 +272,7 @@ def sources(document: ReportDocument, width: int) -> Group:
 
 
 def _is_in(device: DeviceSummary, nth: int, trace: TraceSummary) -> bool:
-    """Whether a device belongs to a file; documents of earlier versions have the rank only."""
+    """Whether a device belongs to a file, by rank in documents of earlier versions."""
     return device.rank == trace.rank if device.trace is None else device.trace == nth
 
 

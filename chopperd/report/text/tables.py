@@ -1,4 +1,4 @@
-"""Tables of device work by class, family, operation, layer or phase, summed over devices."""
+"""Render tables of device work by class, family, operation, layer or phase, over all devices."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +48,10 @@ Key = TypeVar("Key", str, tuple[str, str])
 def _lines(
     items: Iterable[Item], key: Callable[[Item], Key], time_ns: Callable[[Item], int]
 ) -> tuple[list[tuple[Key, int, list[Item]]], int]:
-    """Items by key with the time of each key, most time first, and the time of all."""
+    """Group items by key, and sum the time of each.
+
+    Returns (key, time in ns, items), most time first, and the time of all in ns.
+    """
     groups: defaultdict[Key, list[Item]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -60,7 +63,7 @@ def _lines(
 def _title(
     name: str, lines: Sequence[tuple[object, int, Sequence[Family | Part | HostPart]]]
 ) -> str:
-    """The title, with a remark where not all lines are shown."""
+    """Return the title, with a remark where not all lines are shown."""
     if len(lines) <= SHOWN:
         return name
     merged = any(each.merged for _, _, members in lines for each in members)
@@ -73,7 +76,10 @@ def _share(time_ns: int, all_ns: int) -> str:
 
 
 def summed_loss(members: Sequence[Family | ClassTotal | Part]) -> str:
-    """A sum of ceiling losses in ms with half its interval; a lower bound where one is unknown."""
+    """Format a sum of ceiling losses in ms with half its interval.
+
+    A lower bound ("≥") where one of them is unknown.
+    """
     losses_ns = [each.lost_ns for each in members if each.lost_ns is not None]
     if not losses_ns:
         return UNKNOWN
@@ -88,7 +94,7 @@ def summed_loss(members: Sequence[Family | ClassTotal | Part]) -> str:
 
 
 def classes(document: ReportDocument) -> Group | None:
-    """One line for each class: kernel time, its share, and the loss there at most."""
+    """Render one line for each kernel class: its time, share of all, and the loss there at most."""
     every = (each for row in document.totals for each in row.classes)
     lines, all_ns = _lines(every, lambda each: each.class_, lambda each: each.total_ns)
     rows = [
@@ -99,7 +105,7 @@ def classes(document: ReportDocument) -> Group | None:
 
 
 def families(document: ReportDocument, width: int) -> Group | None:
-    """The families with the most kernel time."""
+    """Render the families with the most kernel time; None without any."""
     every = [family for row in document.totals for family in row.families]
     lines, _ = _lines(every, lambda each: (each.class_, each.name), lambda each: each.time_ns)
     if not lines:
@@ -127,7 +133,10 @@ def families(document: ReportDocument, width: int) -> Group | None:
 
 
 def _beta(members: Sequence[Family]) -> str:
-    """The sensitivity with its interval; over several devices, from the lowest to the highest."""
+    """Format the sensitivity with its interval; of several devices, the lowest to the highest.
+
+    Where none is measured, the reason.
+    """
     measured = [family for family in members if known(family.beta)]
     if len(measured) == 1:
         only = measured[0]
@@ -140,14 +149,17 @@ def _beta(members: Sequence[Family]) -> str:
 
 
 def why_none(document: ReportDocument) -> str:
-    """Why a report has no table that was asked for."""
+    """Return why a report lacks a table that was asked for."""
     if document.totals:
         return "not in this report: names are not shown (privacy.names), or it is an older one"
     return "no device work in the trace" + ("" if len(document.traces) < 2 else "s")
 
 
 def parts(document: ReportDocument, by: PartsBy, width: int) -> Group | None:
-    """The operations, layers or phases with the most time, and one line for unknown ones."""
+    """Render the operations, layers or phases with the most time, and one line for unknown ones.
+
+    None without any.
+    """
     every: Iterable[Part] = (each for row in document.totals for each in getattr(row, FIELDS[by]))
     lines, all_ns = _lines(every, lambda each: each.name, lambda each: each.time_ns)
     if not lines:
@@ -171,7 +183,10 @@ def parts(document: ReportDocument, by: PartsBy, width: int) -> Group | None:
 
 
 def host_parts(document: ReportDocument, by: PartsBy, width: int) -> Group | None:
-    """The operations, layers or phases with the most host time, of traces without device work."""
+    """Render the operations, layers or phases with the most host time; None without any.
+
+    Host time is known of traces without device work.
+    """
     every: Iterable[HostPart] = (
         each for host in document.host for each in getattr(host, FIELDS[by])
     )

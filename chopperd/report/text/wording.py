@@ -1,4 +1,4 @@
-"""Numbers as people read them: ms, percent, MHz, and "-" for what is not known.
+"""Format numbers for people: ms, percent, MHz, and "-" for what is not known.
 
 A value that is known but too small to print is written `<0.1`, never `0.0`; unknown is never `0`.
 """
@@ -20,7 +20,7 @@ def known(value: float | None) -> TypeGuard[float]:
 
 
 def decimal(value: float | None, digits: int) -> str:
-    """The value with `digits` decimals and thousands separators; `<0.1` instead of a false 0."""
+    """Format with `digits` decimals and thousands separators; `<0.1` instead of a false 0."""
     if not known(value):
         return UNKNOWN
     if value == 0:
@@ -33,54 +33,54 @@ def decimal(value: float | None, digits: int) -> str:
 
 
 def milliseconds(value_ns: float | None) -> str:
-    """A time in ms for a table, without its unit: at least three digits that count."""
+    """Format ns as ms for a table, without unit: at least three significant digits."""
     return fixed_milliseconds(value_ns, millisecond_digits(value_ns, significant=3))
 
 
 def brief_milliseconds(value_ns: float | None) -> str:
-    """A time in ms for a sentence, without its unit: at least two digits that count."""
+    """Format ns as ms for a sentence, without unit: at least two significant digits."""
     return fixed_milliseconds(value_ns, millisecond_digits(value_ns, significant=2))
 
 
 def fixed_milliseconds(value_ns: float | None, digits: int) -> str:
-    """A time in ms with `digits` decimals, without its unit: for columns that are compared."""
+    """Format ns as ms with `digits` decimals, without unit: for columns that are compared."""
     return decimal(ms_from_ns(value_ns), digits) if known(value_ns) else UNKNOWN
 
 
 def millisecond_digits(value_ns: float | None, *, significant: int) -> int:
-    """Decimals that give a time in ms `significant` digits; none after the point if it is long."""
+    """Return the decimals that give a time in ms `significant` digits; 0 if it is long."""
     size_ms = abs(ms_from_ns(value_ns)) if known(value_ns) else 0.0
     whole_digits = len(str(int(size_ms))) if size_ms >= 1 else 0
     return max(significant - whole_digits, 0)
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """A ratio 0..1 in percent, without its sign."""
+    """Format a ratio 0..1 in percent, without the % sign."""
     return decimal(100 * ratio, digits) if known(ratio) else UNKNOWN
 
 
 def whole(value: float | None) -> str:
-    """A number without decimals."""
+    """Format a number without decimals."""
     return decimal(value, 0)
 
 
 def count(value: int) -> str:
-    """A count with thousands separators."""
+    """Format a count with thousands separators."""
     return f"{value:,}"
 
 
 def plural(value: int, noun: str) -> str:
-    """A count and its noun: "1 step", "2 steps"."""
+    """Format a count and its noun: "1 step", "2 steps"."""
     return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
 
 
 def words(name: str) -> str:
-    """A published name as words: `power_cap` is "power cap"."""
+    """Return a published name as words: `power_cap` is "power cap"."""
     return name.replace("_", " ")
 
 
 def shorten(text: str, width: int) -> str:
-    """The text in at most `width` characters, its middle left out: names differ at both ends."""
+    """Cut the text to `width` characters, its middle left out: names differ at both ends."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -89,7 +89,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def spread(values: list[float], digits: int = 0) -> str:
-    """One figure where all agree as printed, else the lowest and highest: "1410-1480"."""
+    """Format one figure where all agree as printed, else lowest and highest: "1410-1480"."""
     if not values:
         return UNKNOWN
     low, high = decimal(min(values), digits), decimal(max(values), digits)
@@ -97,7 +97,7 @@ def spread(values: list[float], digits: int = 0) -> str:
 
 
 def bar(share: float | None, width: int) -> str:
-    """A bar of `share` x `width` characters, in eighths; a share above 0 shows at least one."""
+    """Draw a bar of `share` x `width` characters, in eighths; a share above 0 gets at least one."""
     if not known(share) or share <= 0:
         return ""
     eighths = min(max(round(share * width * 8), 1), width * 8)
@@ -106,7 +106,7 @@ def bar(share: float | None, width: int) -> str:
 
 
 def size(value_bytes: int) -> str:
-    """A number of bytes in the largest unit of which it is one: "512 B", "1.5 KiB", "70.0 GiB"."""
+    """Format bytes in the largest unit of which it is one: "512 B", "1.5 KiB", "70.0 GiB"."""
     value, unit = float(value_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 - (0.5 if unit == "B" else 0.05):  # as it would be printed
@@ -116,7 +116,7 @@ def size(value_bytes: int) -> str:
 
 
 def duration(value_s: float) -> str:
-    """A time in its largest unit and the next: "3 d 4 h", "12 min 5 s", "8 s"."""
+    """Format a time in s in its largest unit and the next: "3 d 4 h", "12 min 5 s", "8 s"."""
     rest_s = max(round(value_s), 0)
     parts: list[str] = []
     for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
@@ -127,5 +127,5 @@ def duration(value_s: float) -> str:
 
 
 def moment(unix_ns: int) -> str:
-    """A time of day to the second, UTC."""
+    """Format a Unix time as date and time to the second, UTC."""
     return f"{datetime.fromtimestamp(unix_ns // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
