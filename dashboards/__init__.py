@@ -1,1 +1,1 @@
-"""The Grafana boards: sources by grafanalib, checks, and the generator of `generated/*.json`."""
+"""Grafana dashboards: sources for grafanalib, checks, and the generator of `generated/*.json`."""

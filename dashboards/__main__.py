@@ -1,4 +1,4 @@
-"""Writes all boards to `generated/`, and to the folder of the chart that installs them."""
+"""Generate all boards into `generated/`, and into the folder of the chart that installs them."""
 
 import sys
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ FOLDERS: Final = (ROOT / "dashboards/generated", ROOT / "helm/chopperd/dashboard
 
 
 def board_files() -> Mapping[str, str]:
-    """The text of each board's file, by file name.
+    """Return the text of each board's file, by file name.
 
     Raises:
         ValueError: A board has a problem that would leave it empty.
@@ -27,7 +27,7 @@ def board_files() -> Mapping[str, str]:
 
 
 def main() -> int:
-    """Write the files; the exit status."""
+    """Write the files; return the exit status."""
     for name, text in board_files().items():
         for folder in FOLDERS:
             (folder / name).write_text(text, encoding="utf-8")

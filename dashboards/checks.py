@@ -1,4 +1,4 @@
-"""What makes a board show nothing, or something wrong, once Grafana has provisioned it."""
+"""Checks for what makes a board show nothing, or something wrong, in Grafana."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ class _Board(msgspec.Struct):
 
 
 def board_problems(document: Mapping[str, object]) -> list[str]:
-    """Every problem of a board, one a line; empty if there is none."""
+    """Return every problem of a board, one a line; empty if there is none."""
     board = msgspec.convert(document, _Board)
     problems = [
         f"panel {panel.title!r}: {problem}"
@@ -76,12 +76,12 @@ def board_problems(document: Mapping[str, object]) -> list[str]:
 
 
 def panel_problems(document: Mapping[str, object]) -> list[str]:
-    """Every problem of one panel."""
+    """Return every problem of one panel."""
     return list(_panel_problems(msgspec.convert(document, _Panel)))
 
 
 def expressions(document: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
-    """Each expression, after its panel's title and before the names of its series."""
+    """Yield each query of a board: panel's title, expression and pattern of series names."""
     board = msgspec.convert(document, _Board)
     for panel in _all_panels(board.panels):
         for target in panel.targets:

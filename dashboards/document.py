@@ -1,4 +1,4 @@
-"""A board as the JSON that Grafana's provisioning takes: grafanalib's without its legacy."""
+"""A board as JSON for Grafana's provisioning: grafanalib's, without keys of old schemas."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def board_document(
     variables: Sequence[Variable],
     panels: Sequence[Panel],
 ) -> Document:
-    """The board with keys of the present schema only."""
+    """Build a board's document, with keys of the present schema only."""
     board = Dashboard(
         uid=uid,
         title=title,
@@ -56,7 +56,7 @@ def board_document(
 
 
 def encoded(document: Mapping[str, object]) -> str:
-    """The text of a file: sorted, so that a change shows as one."""
+    """Return the text of a board's file; keys are sorted, so that diffs are small."""
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
@@ -71,7 +71,7 @@ def _only(value: Mapping[str, object], keys: frozenset[str]) -> Document:
 
 
 def _without_nulls(value: object) -> object:
-    """The value without null entries, except in thresholds, where null means "no lower limit"."""
+    """Remove null entries, except in thresholds, where null means "no lower limit"."""
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     if not isinstance(value, dict):

@@ -28,7 +28,7 @@ _NO_CAPTURE: Final = "no capture in the last 15 minutes"
 
 
 def board() -> Document:
-    """The board's JSON document."""
+    """Build the board's JSON document."""
     return board_document(
         uid="chopperd-node-gpu",
         title="chopperd / Node and GPU",
@@ -59,7 +59,7 @@ def _variables() -> tuple[Variable, ...]:
 
 
 def _rate(metric: str) -> str:
-    """A counter's increase a second. Integrals are true at any scrape interval, gauges are not."""
+    """Return PromQL for a counter's increase a second, exact at any scrape interval."""
     return f"rate({metric}{_CHOSEN}[{_RATE}])"
 
 
@@ -162,7 +162,7 @@ def _waterfall() -> Panel:
 
 
 def _added(counter: str, ago: str) -> str:
-    """What a counter of captures has grown by since a time ago.
+    """Return PromQL for the increase of a counter of captures since a time ago.
 
     Captures are sparse and their series come and go, so neither `rate` nor `increase` would see the
     first one. Series that are new since the day before, or restarted, count in full.

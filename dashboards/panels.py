@@ -1,4 +1,4 @@
-"""Panels, queries and variables as Grafana 11 reads them; nothing about any one board.
+"""Panels, queries and variables as Grafana 11 reads them, for any board.
 
 What grafanalib lacks of Grafana's present schema is added here; what it emits too much is taken
 away by `dashboards.document`.
@@ -24,7 +24,7 @@ _COLUMNS: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A PromQL expression and how its series are named; `instant` asks for one value, of now."""
+    """PromQL expression and the name of its series; `instant` asks only for the present value."""
 
     expr: str
     legend: str
@@ -33,7 +33,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The colour of values from `start` on; None is "from the lowest on"."""
+    """Colour of values from `start` on; None: from the lowest on."""
 
     colour: str
     start: float | None = None
@@ -59,7 +59,7 @@ def time_series(
     stacked: bool = False,
     overrides: Sequence[Mapping[str, object]] = (),
 ) -> Panel:
-    """Lines over time from 0 up, or areas on top of each other."""
+    """Make a panel of lines over time from 0 up, or of stacked areas."""
     return TimeSeries(
         title=title,
         description=description,
@@ -88,12 +88,12 @@ def stat(
     texts: Mapping[str, str] | None = None,
     absent: str = "unknown",
 ) -> Panel:
-    """The newest value of each series.
+    """Make a panel of the newest value of each series.
 
     Args:
         title: What it is.
         description: What it means.
-        query: Instant.
+        query: An instant query.
         unit: Grafana's name of the unit.
         steps: Colours by value.
         texts: What to show instead of a value.
@@ -116,7 +116,7 @@ def stat(
 
 
 def share_bars(title: str, description: str, query: Query, *, absent: str) -> Panel:
-    """A horizontal bar for each series, from 0 to 1, in the order of the query."""
+    """Make a panel with a horizontal bar from 0 to 1 for each series, in the query's order."""
     return _BarGauge(
         title=title,
         description=description,
@@ -128,7 +128,7 @@ def share_bars(title: str, description: str, query: Query, *, absent: str) -> Pa
 
 
 def dashed(series: str) -> Mapping[str, object]:
-    """How the series whose names match the pattern are drawn: as limits, out of the legend."""
+    """Return an override: series whose names match are dashed and not in the legend."""
     hidden = {"legend": True, "tooltip": False, "viz": False}
     return {
         "matcher": {"id": "byRegexp", "options": f"/{series}/"},
@@ -140,7 +140,7 @@ def dashed(series: str) -> Mapping[str, object]:
 
 
 def datasource_variable() -> Variable:
-    """Lets the reader choose among the Prometheus servers that Grafana knows."""
+    """Return a variable that lets the reader choose one of Grafana's Prometheus servers."""
     return {
         "name": "datasource",
         "label": "Prometheus",
@@ -151,7 +151,7 @@ def datasource_variable() -> Variable:
 
 
 def scrape_variable() -> Variable:
-    """A variable for the scrape interval; its default is the longest supported."""
+    """Return a variable for the scrape interval; its default is the longest supported."""
     rarest = "1m"
     choices = ("15s", "30s", rarest)
     return {
@@ -167,7 +167,7 @@ def scrape_variable() -> Variable:
 
 
 def label_variable(name: str, label: str, query: str, *, every: bool = False) -> Variable:
-    """Lets the reader choose one value that a query finds; with `every` several, at first all."""
+    """Return a variable to choose one value that a query finds; with `every` several or all."""
     several = {
         "includeAll": True,
         "multi": True,
@@ -187,7 +187,7 @@ def label_variable(name: str, label: str, query: str, *, every: bool = False) ->
 
 
 def arranged(shelves: Sequence[Shelf]) -> list[Panel]:
-    """The panels with their places in Grafana's grid of 24 columns."""
+    """Return the panels with their places in Grafana's grid of 24 columns."""
     placed = []
     y = 0
     for shelf in shelves:
@@ -200,10 +200,10 @@ def arranged(shelves: Sequence[Shelf]) -> list[Panel]:
 
 
 class _BarGauge(Panel):  # type: ignore[misc]
-    """Grafanalib's own lacks options that Grafana 11 needs."""
+    """Bar gauge with options that Grafana 11 needs and grafanalib's own lacks."""
 
     def to_json_data(self) -> object:
-        """The panel for the encoder."""
+        """Return the panel as data for grafanalib's encoder."""
         defaults = {
             "unit": "percentunit",
             "min": 0,
@@ -227,7 +227,7 @@ def _choice(text: str, *, selected: bool) -> Mapping[str, object]:
 
 
 def _targets(queries: Sequence[Query]) -> list[Mapping[str, object]]:
-    """The queries as Grafana 11 expects them; grafanalib's `Target` is of an older form."""
+    """Return the queries as Grafana 11 expects them; grafanalib's `Target` has an older form."""
     return [
         {
             "datasource": DATASOURCE,
@@ -245,5 +245,5 @@ def _targets(queries: Sequence[Query]) -> list[Mapping[str, object]]:
 
 
 def _steps(steps: Sequence[Step]) -> list[Mapping[str, object]]:
-    """Thresholds; without any Grafana does not draw a panel of grafanalib's."""
+    """Return thresholds; Grafana does not draw grafanalib's panels without any."""
     return [{"color": step.colour, "value": step.start} for step in steps]

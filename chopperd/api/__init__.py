@@ -1,1 +1,1 @@
-"""The REST API and the metrics listener: what leaves the agent over HTTP, and to whom."""
+"""The REST API and the metrics listener: all that the agent serves over HTTP, with access rules."""

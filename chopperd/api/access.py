@@ -1,4 +1,4 @@
-"""Access rules: the peer of a connection, administrators, host names, origins.
+"""Access control: peers of connections, administrators, host names and origins.
 
 A uid means nothing across containers: two of them may both run as 1000, and root inside one is not
 root of the machine. So a peer in a container that connects to the Unix socket gets an identity of
@@ -38,7 +38,7 @@ _NOBODY_IN_PARTICULAR: Final = frozenset({2**32 - 1, 65_534})
 
 
 class Access(Enum):
-    """Who may use a route.
+    """Level of access that a route requires.
 
     `ANYONE`: data without names of jobs and kernels. `VIEWER`: users, who see their own jobs, and
     administrators. `UPLOADER`: the same, to upload traces. `ADMIN`: administrators.
@@ -51,7 +51,7 @@ class Access(Enum):
 
 
 def is_member(uid: int, group: str) -> bool:
-    """Whether a user is in a group, also if not the primary one; False if either is unknown."""
+    """Whether a user is in a group, primary or not; False if user or group is unknown."""
     try:
         wanted = grp.getgrnam(group).gr_gid
     except KeyError:
@@ -70,7 +70,7 @@ def is_member_of(uid: int, gid: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPolicy:
-    """Who is an administrator, and which host names the API answers to."""
+    """Rules for who is an administrator, and which host names the API answers to."""
 
     agent_uid: int
     admin_group: str  # its members are administrators; need not exist
@@ -82,12 +82,12 @@ class AccessPolicy:
     is_member: Callable[[int, str], bool] = is_member
 
     def accepts_token(self, token: str) -> bool:
-        """Whether it is the token, compared in constant time."""
+        """Whether `token` is the administrators' token, compared in constant time."""
         expected = self.token
         return expected is not None and compare_digest(token.encode(), expected.encode())
 
     def viewer(self, uid: int | None, *, has_token: bool) -> Viewer:
-        """The rights of a user, or of a bearer of the token; an identity < 0 is in a container."""
+        """Return the rights of a user (uid < 0: in a container) or of a bearer of the token."""
         is_admin = has_token or (
             uid is not None
             and uid >= 0
@@ -96,12 +96,12 @@ class AccessPolicy:
         return Viewer(uid=uid, is_admin=is_admin)
 
     def answers_to(self, host: str) -> bool:
-        """Whether a `Host` header has one of our names, with any port."""
+        """Whether a `Host` header contains one of this server's names, with any port."""
         return host_of(host) in self.hosts
 
 
 def host_names(listen: str, allowed: Iterable[str]) -> frozenset[str]:
-    """The names to answer to: the local ones, the address listened on, and those allowed.
+    """Return the host names to answer to: local ones, the listen address and those allowed.
 
     Args:
         listen: "ADDRESS:PORT", or "" for none.
@@ -113,7 +113,7 @@ def host_names(listen: str, allowed: Iterable[str]) -> frozenset[str]:
 
 
 def host_of(authority: str) -> str:
-    """The host of "host:port" or "host", in lower case and without a final dot."""
+    """Return the host of "host:port" or "host" in lower case, without a final dot."""
     if authority.startswith("["):
         host, bracket, port = authority.partition("]")
         is_whole = bracket and (port == "" or port.startswith(":"))
@@ -131,10 +131,10 @@ def is_same_origin(origin: str, host: str) -> bool:
 
 
 def read_token(path: str) -> str:
-    """The token in a file that only its owner can read.
+    """Return the token in a file that only its owner and group can read.
 
     Raises:
-        ConfigError: It can't be read, others can read it, or it is too short.
+        ConfigError: The file can't be read, is open to others, or its token is too short.
     """
     key = f'api.token_file is "{path}"'
     try:
@@ -154,11 +154,11 @@ def read_token(path: str) -> str:
 
 
 class UnixPeer:
-    """The process at the other end of a Unix socket.
+    """Process at the other end of a Unix socket.
 
     Args:
-        pid: Recorded by the kernel when it connected; 0 if it has none here.
-        uid: Likewise.
+        pid: Its process id, recorded by the kernel when it connected; 0 if not visible here.
+        uid: Its uid, recorded by the kernel when it connected.
 
     Attributes:
         uid: Its user; < 0 inside a container, None if its container is unknown.
@@ -169,7 +169,7 @@ class UnixPeer:
 
 
 def peer_of(connection: socket.socket | None) -> UnixPeer | None:
-    """The peer of a connection; None over TCP, which does not identify users."""
+    """Return the peer of a connection; None if unknown: TCP does not identify users."""
     if connection is None or connection.family != socket.AF_UNIX:
         return None
     try:
@@ -179,7 +179,7 @@ def peer_of(connection: socket.socket | None) -> UnixPeer | None:
 
 
 def credentials(connection: socket.socket) -> tuple[int, int]:
-    """Process id and uid at the other end of a Unix socket.
+    """Return the process id and uid at the other end of a Unix socket.
 
     Source: Linux, unix(7) `SO_PEERCRED`.
     """
@@ -189,7 +189,7 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def program_name(pid: int, proc: Path = Path("/proc")) -> str:
-    """The name of a process, or "unknown"."""
+    """Return the name of a process, or "unknown"."""
     try:
         return (proc / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
@@ -198,7 +198,7 @@ def program_name(pid: int, proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Container and namespaces of a process; namespaces are None if they may not be read.
+    """Container and namespaces that a process runs in; namespaces are None if unreadable.
 
     `depth` counts the process id namespaces from ours down to its own.
     """
@@ -211,7 +211,7 @@ class _Home:
 
 
 def _owner_of(pid: int, uid: int) -> int | None:
-    """The uid of a process outside of containers, or a number < 0 for its container and uid.
+    """Return the uid of a process, or a number < 0 for container and uid if it is in a container.
 
     None if unknown, for example if the process is not visible from here.
     """
@@ -244,7 +244,7 @@ def _is_inside(peer: _Home, own: _Home, uid: int) -> bool:
 
 
 def _home(pid: int) -> _Home:
-    """Container and namespaces of a process.
+    """Read the container and namespaces of a process.
 
     Source: proc(5): /proc/PID/cgroup, status (NSpid), uid_map, ns/.
 
@@ -267,7 +267,7 @@ def _home(pid: int) -> _Home:
 
 
 def _container(groups: str) -> str | None:
-    """The container named in the lines of /proc/PID/cgroup; None without one."""
+    """Return the container named in the lines of /proc/PID/cgroup; None if there is none."""
     paths = (line.split(":", 2)[-1] for line in groups.splitlines())
     found = (_CONTAINER.match(path) for path in paths)
     return next((each[0].rpartition("/")[2] for each in found if each), None)

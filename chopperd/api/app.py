@@ -1,4 +1,4 @@
-"""The web applications: routes, error answers, and checks of every request."""
+"""The web applications of API and metrics: routes, error responses, checks of every request."""
 
 import asyncio
 import logging
@@ -49,12 +49,12 @@ _SAFE_HEADERS: Final[Mapping[bytes, bytes]] = {
 
 
 def build_api(services: ApiServices) -> Starlette:
-    """The API, with everything that the metrics listener serves too."""
+    """Build the web application of the API, which includes the routes of the metrics listener."""
     return _application(services, ROUTES, Middleware(_Gate, access=services.access))
 
 
 def build_metrics(services: ApiServices) -> Starlette:
-    """The metrics listener: metrics and health only, under any host name."""
+    """Build the application of the metrics listener: metrics and health, under any host name."""
     return _application(services, HEALTH_ROUTES, Middleware(_Gate, access=None))
 
 
@@ -82,7 +82,7 @@ def _application(services: ApiServices, routes: Sequence[Route], gate: Middlewar
 
 
 async def _framework_problem(_request: Request, error: Exception) -> Response:
-    """The answer to what the framework refuses: paths and methods that do not exist."""
+    """Return the error response for paths and methods that do not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = error.headers if isinstance(error, HTTPException) else None
     details = {
@@ -105,7 +105,7 @@ class _Shared:
 
 
 class _Endpoint:
-    """Answers the requests for one path; unexpected errors are logged, counted and reported."""
+    """Answers requests for one path; logs, counts and reports unexpected errors."""
 
     def __init__(self, group: Mapping[str, Route], shared: _Shared) -> None:
         self._group = group
@@ -133,7 +133,7 @@ class _Endpoint:
             return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, detail).response()
 
     async def _call(self, route: Route, request: Request) -> Call:
-        """The request, if its sender may make it and its parameters are valid."""
+        """Check access and parameters of a request and return it as a `Call`."""
         shared = self._shared
         viewer = await viewer_of(request, route.access, shared.services.access)
         query = request.scope["query_string"].decode("latin-1")
@@ -149,7 +149,7 @@ class _Endpoint:
 
 
 class _Gate:
-    """Checks every request: size, host name (any if `access` is None), origin; adds headers."""
+    """Checks the size, host name (unless `access` is None) and origin of requests; adds headers."""
 
     def __init__(self, app: ASGIApp, access: AccessPolicy | None) -> None:
         self._app = app
@@ -169,7 +169,7 @@ class _Gate:
         await answer(scope, receive, send_safely)
 
     def _problem(self, request: Request) -> ProblemError | None:
-        """Why a request is refused; None if it is not."""
+        """Return why a request is refused; None if it is accepted."""
         return (
             _too_large(request.scope)
             or _ambiguous(request)
@@ -178,7 +178,7 @@ class _Gate:
 
 
 def _ambiguous(request: Request) -> ProblemError | None:
-    """The refusal of a request whose end a proxy may see elsewhere than we do."""
+    """Return an error for a request whose end a proxy may see elsewhere than this server."""
     if "content-length" in request.headers and "transfer-encoding" in request.headers:
         detail = "Content-Length and Transfer-Encoding exclude each other: send one of them"
         return ProblemError(HTTPStatus.BAD_REQUEST, detail, headers={"connection": "close"})
@@ -186,7 +186,7 @@ def _ambiguous(request: Request) -> ProblemError | None:
 
 
 def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
-    """The refusal of a request for another host, or from a page of another origin."""
+    """Return an error for a request to another host, or from a page of another origin."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if not access.answers_to(host):
         detail = "the Host header names another host; add it to api.allowed_hosts if it is this one"
@@ -197,7 +197,7 @@ def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
 
 
 def _pieces(message: Message) -> Iterator[Message]:
-    """A message with a large body as several: the server waits for the client between them."""
+    """Split a message with a large body; the server waits for the client between the pieces."""
     body = message.get("body", b"")
     if len(body) <= _PIECE_BYTES:
         yield message

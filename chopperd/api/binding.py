@@ -1,4 +1,4 @@
-"""Opening sockets to listen on."""
+"""Open and remove the sockets that the agent listens on."""
 
 import errno
 import ipaddress
@@ -15,7 +15,7 @@ _EVERYONE: Final = 0o666
 
 
 def bind_tcp(listen: str, *, key: str, only_loopback: bool = False) -> socket.socket:
-    """A socket that listens on "ADDRESS:PORT".
+    """Return a socket that listens on "ADDRESS:PORT".
 
     Args:
         listen: Numeric address and port; port 0 takes any that is free.
@@ -63,7 +63,7 @@ def is_in_use(listen: str) -> bool:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """A Unix socket that listens at a path, for every user: connections identify theirs.
+    """Return a Unix socket that listens at a path, writable for every user.
 
     The file of an agent that has ended is replaced.
 
@@ -102,7 +102,7 @@ def _why(error: OSError) -> str:
 
 
 def _clear(path: Path) -> None:
-    """Remove a socket on which nobody answers; raises `ConfigError` for anything else."""
+    """Remove a socket file on which nobody answers; raise `ConfigError` for anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -115,7 +115,7 @@ def _clear(path: Path) -> None:
 
 
 def _answering(path: Path) -> str | None:
-    """Pid and program that listen on a Unix socket; None if none do."""
+    """Return the pid and program that listen on a Unix socket; None if nothing listens."""
     # Loads numpy with the model of reports, which must not delay the sampler's start.
     from chopperd.api.access import credentials, program_name
 

@@ -1,4 +1,4 @@
-"""Past samples of one GPU as a bounded number of points; long times are read in slices."""
+"""Past samples of one GPU as a bounded number of points; long ranges are read in slices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ _BAND_COLUMNS: Final = tuple(name for name in VALUE_COLUMNS if name != "energy_j
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinSums:
-    """Sums of a column over each bin; sums over parts of a bin add up to those over the bin."""
+    """Sums of a column over each bin; those of parts of a bin add up to those of the bin."""
 
     integral: Float64s  # (m,) float64, ∫ value dt over the time that the line covers, times ns
     covered_ns: Float64s  # (m,) float64, how long that is
@@ -42,7 +42,7 @@ class BinSums:
 
     @property
     def mean(self) -> Float64s:
-        """(m,) float64: time-weighted, or of the samples if no time is covered; else NaN."""
+        """(m,) float64: mean weighted by time; of the samples if no time is covered; else NaN."""
         mean = np.full(len(self.low), np.nan)
         np.divide(self.total, self.count, out=mean, where=self.count > 0)
         np.divide(self.integral, self.covered_ns, out=mean, where=self.covered_ns > 0)
@@ -51,7 +51,7 @@ class BinSums:
 
 
 def empty_sums(bins: int) -> BinSums:
-    """The sums of no samples."""
+    """Return the sums of `bins` bins without samples: zeros, and NaN as extremes."""
     return BinSums(
         integral=np.zeros(bins),
         covered_ns=np.zeros(bins),
@@ -63,7 +63,7 @@ def empty_sums(bins: int) -> BinSums:
 
 
 def add_sums(to: BinSums, part: BinSums, places: Int64s) -> None:
-    """Add sums over parts of bins; part j is of bin `places[j]`, in place."""
+    """Add the sums of parts of bins to `to`, in place; part j belongs to bin `places[j]`."""
     np.add.at(to.integral, places, part.integral)
     np.add.at(to.covered_ns, places, part.covered_ns)
     np.add.at(to.total, places, part.total)
@@ -73,7 +73,7 @@ def add_sums(to: BinSums, part: BinSums, places: Int64s) -> None:
 
 
 def bin_sums(t_ns: Int64s, values: Float64s, edges_ns: Int64s) -> BinSums:
-    """The sums of a column over bins.
+    """Compute the sums of a column over bins.
 
     Args:
         t_ns: (n,) int64, strictly rising times of the samples, also those around the bins.
@@ -92,7 +92,7 @@ def bin_sums(t_ns: Int64s, values: Float64s, edges_ns: Int64s) -> BinSums:
 
 
 def _add_samples(sums: BinSums, values: Float64s, first: Int64s) -> None:
-    """Add the samples themselves; those of bin j are [first[j], first[j + 1])."""
+    """Add count, total and extremes of the samples; bin j has those in [first[j], first[j + 1])."""
     sums.count[:] = np.diff(first)
     held = np.flatnonzero(sums.count)
     if not len(held):
@@ -105,13 +105,13 @@ def _add_samples(sums: BinSums, values: Float64s, first: Int64s) -> None:
 
 
 class _Line:
-    """The line through at least two samples, with gaps."""
+    """Piecewise linear curve through at least two samples, with gaps."""
 
     def __init__(self, t_ns: Int64s, values: Float64s) -> None:
         self.t_ns, self.values, self.covered = t_ns, values, _are_covered(t_ns)
 
     def integrals(self) -> tuple[Primitive, Primitive]:
-        """Integrals of the value, and of the covered time."""
+        """Return the integrals of the value and of the covered time."""
         base_ns = int(self.t_ns[0])
         edges = (self.t_ns - base_ns).astype(np.float64)
         left = np.where(self.covered, self.values[:-1], 0.0)
@@ -120,7 +120,7 @@ class _Line:
         return primitive(edges, left, right, base_ns), primitive(edges, ones, ones, base_ns)
 
     def values_at(self, at_ns: Int64s, piece: Int64s) -> Float64s:
-        """The line at times on given pieces; NaN in a gap or outside the line."""
+        """Interpolate the line at times on given pieces; NaN in a gap or outside the line."""
         is_piece = (piece >= 0) & (piece < len(self.covered))
         piece = np.clip(piece, 0, len(self.covered) - 1)
         start_ns, end_ns = self.t_ns[piece], self.t_ns[piece + 1]
@@ -130,7 +130,7 @@ class _Line:
 
 
 def _are_covered(t_ns: Int64s) -> Bools:
-    """Whether the line holds between neighbours of (n,) samples, (n - 1,)."""
+    """Whether the line covers the time between each two neighbours of (n,) samples, (n - 1,)."""
     spacing_ns = np.diff(t_ns)
     max_gap_ns = min(MAX_GAP_PERIODS * achieved_period_ns(t_ns), LONGEST_GAP_NS)
     covered: Bools = spacing_ns <= max_gap_ns
@@ -141,7 +141,7 @@ def _are_covered(t_ns: Int64s) -> Bools:
 
 
 def _period_around_ns(spacing_ns: Int64s, places: Int64s) -> Float64s:
-    """The longer of the median spacings just before and just after some of the spacings."""
+    """Return the longer of the median spacings just before and just after each place, in ns."""
     padded_ns = np.pad(spacing_ns, _NEIGHBOURS)
     steps = np.arange(_NEIGHBOURS)
     before = padded_ns[places[:, np.newaxis] + steps]
@@ -151,7 +151,7 @@ def _period_around_ns(spacing_ns: Int64s, places: Int64s) -> Float64s:
 
 
 def _add_line(sums: BinSums, line: _Line, edges_ns: Int64s) -> None:
-    """Add the line's integral, and its values at the ends of each bin."""
+    """Add the line's integrals over each bin, and its values at the bin's ends to the extremes."""
     value, covered = line.integrals()
     places = value.locate(edges_ns)
     sums.integral[:] = np.diff(value.at(places))
@@ -167,7 +167,7 @@ def _add_line(sums: BinSums, line: _Line, edges_ns: Int64s) -> None:
 def history(
     source: SampleSource, gpu: str, from_unix_ns: int, to_unix_ns: int, points: int
 ) -> GpuHistory:
-    """The samples of a GPU in [from, to) as at most `points` points.
+    """Return the samples of a GPU in [from, to) as at most `points` points.
 
     Each point is a sample if there are few of them, else a bin of equal length.
 
@@ -211,7 +211,7 @@ def _slices(from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
 
 
 def _bin_edges(from_ns: int, to_ns: int, points: int) -> Int64s:
-    """(points + 1,) int64: the edges of bins as equal as whole ns allow, none of them empty."""
+    """Return (points + 1,) int64 edges of nearly equal bins, each of at least 1 ns."""
     points = min(points, to_ns - from_ns)
     return from_ns + np.arange(points + 1, dtype=np.int64) * (to_ns - from_ns) // points
 
@@ -221,7 +221,7 @@ def _inside(samples: GpuSamples, from_ns: int, to_ns: int) -> Bools:
 
 
 def _each_sample(found: _Slice | None, gpu: str, from_ns: int, to_ns: int) -> GpuHistory:
-    """Every sample as a point of its own."""
+    """Return a history with every sample as a point of its own."""
     samples = found.samples if found is not None else None
     inside = _inside(samples, from_ns, to_ns) if samples is not None else np.zeros(0, bool)
     values: dict[str, Band] = {}
@@ -252,7 +252,7 @@ def _each_sample(found: _Slice | None, gpu: str, from_ns: int, to_ns: int) -> Gp
 
 @dataclass(slots=True, kw_only=True)
 class _HistorySums:
-    """Sums over bins, filled slice by slice."""
+    """Sums over all bins of a history, filled slice by slice."""
 
     edges_ns: Int64s
     columns: dict[str, BinSums] = field(default_factory=dict)
@@ -267,7 +267,7 @@ class _HistorySums:
         self.samples = np.zeros(bins, np.int64)
 
     def add(self, found: _Slice, start_ns: int, end_ns: int) -> None:
-        """Add what lies in [start, end)."""
+        """Add the samples, line and causes in [start, end) of a slice."""
         samples = found.samples
         self.simulated |= found.simulated
         inner = self.edges_ns[(self.edges_ns > start_ns) & (self.edges_ns < end_ns)]
@@ -286,14 +286,14 @@ class _HistorySums:
         self._store_energy(samples.energy_j, first, places)
 
     def _store_energy(self, energy_j: Float64s, first: Int64s, places: Int64s) -> None:
-        """Store the last known value of each bin."""
+        """Store the last known energy counter value of each bin."""
         known = np.where(np.isnan(energy_j), -1, np.arange(len(energy_j)))
         newest = np.concatenate(([-1], np.maximum.accumulate(known)))[first[1:]]
         held = newest >= first[:-1]
         self.energy_j[places[held]] = energy_j[newest[held]]
 
     def result(self, gpu: str) -> GpuHistory:
-        """The sums as points."""
+        """Return the sums as a history with one point for each bin."""
         from_ns, to_ns = int(self.edges_ns[0]), int(self.edges_ns[-1])
         return GpuHistory(
             gpu=gpu,
@@ -316,7 +316,7 @@ class _HistorySums:
 
 
 def _cause_counts(causes: Int64s, first: Int64s) -> dict[str, Int64s]:
-    """The number of samples in each bin with each limit set; those of bin j begin at first[j]."""
+    """Count samples with each cause set in each bin; those of bin j begin at first[j]."""
     counts = {}
     for cause in Cause:
         has = causes & cause.bit != 0
@@ -326,7 +326,7 @@ def _cause_counts(causes: Int64s, first: Int64s) -> dict[str, Int64s]:
 
 
 def _cause_shares(counts: dict[str, Int64s], every: Int64s) -> dict[str, list[float | None]]:
-    """Each limit's share of the samples whose limits are known; for unknown limits, of all."""
+    """Return each cause's share of the samples with known causes; that of unknown is of all."""
     readable = every - counts.get(Cause.UNKNOWN.label, 0)
     shares = {}
     for label, count in sorted(counts.items()):
@@ -338,5 +338,5 @@ def _cause_shares(counts: dict[str, Int64s], every: Int64s) -> dict[str, list[fl
 
 
 def _numbers(values: Float64s) -> list[float | None]:
-    """The values as JSON takes them: NaN becomes null."""
+    """Convert values for JSON: NaN becomes None."""
     return [None if np.isnan(value) else value for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""Listeners: an application on some sockets, in its own thread, with timeouts for clients."""
+"""Listeners: serve an application on sockets in a thread of its own, with client timeouts."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from chopperd.errors import ChopperdError
 MOST_CONNECTIONS: Final = 64
 #: Most bytes of a request's line and headers.
 MOST_HEAD_BYTES: Final = 16 * 1024
-#: Least of a body to be sent within the timeout.
+#: Least bytes of a body that a client has to send within the timeout.
 _LEAST_BYTES: Final = 10 * 1024
 _GONE: Final[Message] = {"type": "http.disconnect"}
 logger = logging.getLogger(__name__)
@@ -52,11 +52,11 @@ class Connections:
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._open: set[asyncio.Transport] = set()
-        #: Since when we wait for the client, longest first.
+        #: When waiting for each client began, in s of the loop's clock; longest first.
         self._waiting: dict[asyncio.Transport, float] = {}
 
     def open(self, connection: asyncio.Transport) -> bool:
-        """Add a connection; False if there are too many."""
+        """Add a connection; return False if there are too many. May abort the longest idle one."""
         if len(self._open) >= MOST_CONNECTIONS:
             if not self._waiting:
                 return False
@@ -66,31 +66,31 @@ class Connections:
         return True
 
     def wait_for(self, connection: asyncio.Transport) -> None:
-        """Start the timeout of its client."""
+        """Start the timeout of a connection's client, if the connection is open."""
         self._waiting.pop(connection, None)
         if connection in self._open:
             self._waiting[connection] = asyncio.get_running_loop().time()
 
     def stop_waiting_for(self, connection: asyncio.Transport) -> None:
-        """Stop the timeout: it is our turn."""
+        """Stop the timeout of a connection's client: the server has to act."""
         self._waiting.pop(connection, None)
 
     def is_waiting_for(self, connection: asyncio.Transport) -> bool:
-        """Whether it is the client's turn."""
+        """Whether the client of a connection has to act."""
         return connection in self._waiting
 
     def close(self, connection: asyncio.Transport) -> None:
-        """Forget it."""
+        """Remove a connection from the open ones, without closing it."""
         self._waiting.pop(connection, None)
         self._open.discard(connection)
 
     def abort(self, connection: asyncio.Transport) -> None:
-        """End it at once."""
+        """Remove a connection and close it at once."""
         self.close(connection)
         connection.abort()
 
     def abort_slow(self) -> None:
-        """End those whose client was too slow."""
+        """Abort the connections whose clients exceeded the timeout."""
         too_long_s = asyncio.get_running_loop().time() - self.timeout_s
         for each in [each for each, since_s in self._waiting.items() if since_s < too_long_s]:
             self.abort(each)
@@ -102,9 +102,9 @@ class Connections:
 
 
 class ApiProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol, which adds connection and peer to the state of each request.
+    """HTTP/1.1 protocol of uvicorn that adds connection and peer to each request's state.
 
-    It is registered in `connections` of the application's state.
+    Each connection registers itself in `connections` of the application's state.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ApiProtocol(H11Protocol):
             self._refuse(ProblemError(503, "too many connections are open: try later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection from the open ones."""
         super().connection_lost(exc)
         self._connections.close(self.transport)
 
@@ -139,7 +139,7 @@ class ApiProtocol(H11Protocol):
             self._connections.abort(self.transport)
 
     def _refuse(self, problem: ProblemError) -> None:
-        """Answer without the application, and close."""
+        """Send an error response without the application, and close the connection."""
         body = problem.body()
         head = (
             f"HTTP/1.1 {problem.status} \r\nContent-Type: {PROBLEM_MEDIA_TYPE}\r\n"
@@ -150,7 +150,7 @@ class ApiProtocol(H11Protocol):
 
 
 class TimedApp:
-    """An application whose clients are cut off if they send or read too slowly.
+    """Wraps an application and aborts connections whose clients send or read too slowly.
 
     It must send bodies in pieces of 64 KiB.
     """
@@ -160,7 +160,7 @@ class TimedApp:
         self._connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, unless the client is too slow."""
+        """Run the application for one request; abort the connection if its client is too slow."""
         connections, connection = self._connections, scope["state"]["connection"]
         loop = asyncio.get_running_loop()
         left_s: float | None = connections.timeout_s
@@ -193,14 +193,14 @@ class TimedApp:
 
 
 class Listener:
-    """Serves an application until it is stopped.
+    """Serves an application in a thread until it is stopped.
 
     Threads: `chopperd-NAME`, and `chopperd-NAME-pool_*` for blocking calls; all from the start.
 
     Args:
         app: The application.
-        sockets: Listening already; closed by `stop`.
-        name: Of its threads: "api", "metrics".
+        sockets: Listening sockets; `stop` closes them.
+        name: Part of its threads' names: "api", "metrics".
         blocking_threads: Most blocking calls at a time.
         timeout_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
     """
@@ -226,19 +226,19 @@ class Listener:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Its addresses: URLs, and paths of Unix sockets."""
+        """Addresses it listens on: URLs, and paths of Unix sockets."""
         return tuple(_address(each) for each in self._sockets)
 
     @property
     def is_serving(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the listener's thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Serve.
+        """Start the thread and wait until it serves.
 
         Raises:
-            ChopperdError: It did not start in time.
+            ChopperdError: The listener did not start in time.
         """
         self._thread.start()
         self._is_up.wait(_START_TIMEOUT_S)
@@ -246,7 +246,7 @@ class Listener:
             raise ChopperdError(f"the {self._name} listener does not start; the log says why")
 
     def stop(self, timeout_s: float = 1.0) -> bool:
-        """Stop, cutting off answers in progress; whether all its threads ended in time."""
+        """Stop, aborting answers in progress; return whether all threads ended in time."""
         if self._loop is None:
             self._close_sockets()
         elif self._thread.is_alive():
@@ -280,7 +280,7 @@ class Listener:
             each.close()
 
     def _filled_pool(self) -> ThreadPoolExecutor | None:
-        """A pool whose threads all run from the start, so that their number never changes."""
+        """Return a pool with all threads started, so that their number is constant; None for 0."""
         count = self._blocking_threads
         if not count:
             return None
@@ -291,7 +291,7 @@ class Listener:
 
 
 class _Server(Server):
-    """uvicorn's server, stopped by an event instead of a flag that is polled ten times a second."""
+    """Uvicorn's server, stopped by an event instead of a flag polled ten times a second."""
 
     def __init__(self, app: ASGIApp, open_: Connections, is_up: Callable[[], None]) -> None:
         super().__init__(_config(TimedApp(app, open_), open_.timeout_s))
@@ -300,20 +300,20 @@ class _Server(Server):
         self._is_up = is_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, with `stopping` in the state of requests."""
+        """Start to serve; put `stopping` and `connections` into the state of requests."""
         self.lifespan.state |= {"stopping": self.stopping, "connections": self._open}
         await super().startup(sockets)
         await self.on_tick(0)
         self._is_up()
 
     async def main_loop(self) -> None:
-        """Cut slow connections off until the server is stopped."""
+        """Abort slow connections regularly until the server is stopped."""
         while not await self._is_stopping_within(_CHECK_EVERY_S):
             await self.on_tick(0)  # updates the Date header
             self._open.abort_slow()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let answers in progress end for a moment, then cut them off."""
+        """Close the sockets, let answers in progress end for a moment, then abort them."""
         for server in self.servers:
             server.close()
         for each in sockets or ():
@@ -333,7 +333,7 @@ class _Server(Server):
             return False
 
     async def _are_gone_within(self, timeout_s: float) -> None:
-        """Return when no connection and no request remains, or after a timeout."""
+        """Wait until no connection and no request remains, at most `timeout_s`."""
         state, loop = self.server_state, asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         while (state.connections or state.tasks) and loop.time() < end_s:
@@ -348,7 +348,7 @@ def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _config(app: ASGIApp, keep_alive_s: float) -> Config:
-    """Uvicorn's settings: no logs and headers of its own, no trust in forwarded headers."""
+    """Return uvicorn's settings: no logs or headers of its own, no trust in forwarded headers."""
     return Config(
         app,
         http=ApiProtocol,

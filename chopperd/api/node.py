@@ -1,4 +1,4 @@
-"""Answers about the node: status, GPUs, samples, drops, metrics, health, stream, pause."""
+"""Request handlers about the node: status, GPUs, samples, drops, metrics, health, stream, pause."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -122,12 +122,12 @@ def readyz(call: Call) -> Response:
 
 
 def snapshot_age_ns(services: ApiServices, snapshot: NodeSnapshot) -> int:
-    """The age of a snapshot by the monotonic clock."""
+    """Return the age of a snapshot in ns, by the monotonic clock."""
     return max(services.clock.mono_ns() - snapshot.taken_mono_ns, 0)
 
 
 def _found(snapshot: NodeSnapshot, key: str) -> GpuLive:
-    """The GPU with this label, UUID or PCI bus id."""
+    """Return the GPU with this label, UUID or PCI bus id; raise `ProblemError` if there is none."""
     for each in snapshot.gpus:
         if key == each.info.gpu:
             return each
@@ -148,7 +148,7 @@ def drops(call: Call) -> Response:
 
 
 class _EventStream(StreamingResponse):
-    """A streamed answer, of which only so many may be open."""
+    """Streaming response that takes one of a limited number of slots while it is open."""
 
     def __init__(self, events: AsyncIterator[bytes], slots: Slots) -> None:
         super().__init__(events, media_type=STREAM_TYPE, headers={"x-accel-buffering": "no"})
@@ -171,7 +171,7 @@ async def stream(call: Call) -> Response:
 
 
 async def _events(snapshots: SnapshotSource, stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    """An event for each new snapshot, comments during long pauses, and a final event."""
+    """Yield an event for each new snapshot, comments when there is none, and a final event."""
     seen_mono_ns, quiet = None, 0
     while True:
         snapshot = snapshots.latest()

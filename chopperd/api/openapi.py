@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of routes, and the page that shows it.
+"""OpenAPI 3.1 document, generated from the table of routes, and the page that shows it.
 
 The page loads nothing from other hosts.
 """
@@ -61,21 +61,21 @@ _CONTENT_SECURITY_POLICY: Final = (
 
 
 class OpenApi:
-    """The document of these routes as JSON, made when it is first requested."""
+    """OpenAPI document of some routes as JSON, made when it is first requested."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = routes
         self._body: bytes | None = None
 
     def body(self) -> bytes:
-        """The document; may be called from several threads."""
+        """Return the document, which is cached; may be called from several threads."""
         if self._body is None:
             self._body = msgspec.json.encode(openapi_document(self._routes))
         return self._body
 
 
 def openapi_document(routes: Sequence[Route]) -> Json:
-    """The document of these routes."""
+    """Build the OpenAPI document of these routes."""
     types = [reply.holds for route in routes for reply in route.replies if reply.holds is not None]
     schemas = _schemas([*dict.fromkeys(types), Problem])
     paths: dict[str, dict[str, Json]] = {}
@@ -99,14 +99,14 @@ def openapi_document(routes: Sequence[Route]) -> Json:
 
 
 def _schemas(types: Sequence[type]) -> tuple[_References, Mapping[str, Json]]:
-    """The reference to each type's schema, and all schemas by name."""
+    """Return the reference to each type's schema, and all schemas by name."""
     references, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     cleaned = {name: _with_clean_description(each) for name, each in components.items()}
     return dict(zip(types, references, strict=True)), cleaned
 
 
 def _with_clean_description(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Descriptions are docstrings, which Python versions indent differently."""
+    """Return a schema with its docstring dedented, as Python versions indent it differently."""
     description = schema.get("description")
     return (
         {**schema, "description": cleandoc(description)} if isinstance(description, str) else schema
@@ -153,7 +153,7 @@ def _reply(reply: Reply, references: _References) -> Json:
 
 
 def _content(media_type: str, reply: Reply, references: _References) -> Json:
-    """The schema of a body; only JSON and events have that of the type."""
+    """Return the schema of a body; only JSON and events have the schema of the reply's type."""
     if media_type == "application/json" and reply.holds is not None:
         return {"schema": references[reply.holds]}
     if media_type == "text/event-stream" and reply.holds is not None:
@@ -187,17 +187,17 @@ def _tag(route: Route) -> str:
 
 
 def openapi(call: Call) -> Response:
-    """The description of all routes."""
+    """Return the OpenAPI document of all routes."""
     return Response(call.description.body(), media_type="application/json")
 
 
 def docs(_call: Call) -> Response:
-    """The page."""
+    """Return the HTML page that shows the API."""
     return _file("docs.html", "text/html")
 
 
 def docs_file(call: Call) -> Response:
-    """A file of the page."""
+    """Return a script, style sheet or licence of the page that shows the API."""
     return _file(*_FILES[call[FILE]])
 
 

@@ -1,4 +1,4 @@
-"""Parameters and media types of requests: how they are parsed, validated and described."""
+"""Parameters and media types of requests: parsing, validation and description."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,14 @@ _ANY: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[V_co]):
-    """A kind of value."""
+    """A parser of a parameter's text, and the JSON schema of its values."""
 
     read: Callable[[str], V_co]  # parses a text; a ValueError says what is expected
     schema: Mapping[str, Json]  # as JSON Schema
 
 
 def line(longest: int = 256) -> Kind[str]:
-    """A line of text of at most `longest` characters, none of them a control character."""
+    """Make a kind for text of at most `longest` characters without control characters."""
 
     def read(given: str) -> str:
         if not 0 < len(given) <= longest or not given.isprintable():
@@ -48,7 +48,7 @@ def line(longest: int = 256) -> Kind[str]:
 
 
 def file_name(longest: int = 200) -> Kind[str]:
-    """A name of a file or folder, without a path."""
+    """Make a kind for a name of a file or folder, without a path."""
 
     def read(given: str) -> str:
         if not 0 < len(given.encode()) <= longest or not given.isprintable():
@@ -61,7 +61,7 @@ def file_name(longest: int = 200) -> Kind[str]:
 
 
 def whole(low: int, high: int) -> Kind[int]:
-    """A whole number from `low` to `high`."""
+    """Make a kind for a whole number from `low` to `high`."""
 
     def read(given: str) -> int:
         value = _digits(given)
@@ -73,7 +73,7 @@ def whole(low: int, high: int) -> Kind[int]:
 
 
 def duration(longest_s: float) -> Kind[float]:
-    """A length of time in s, or with a unit: s, m, h, d."""
+    """Make a kind for a length of time: in s, or with a unit (s, m, h, d)."""
 
     def read(given: str) -> float:
         found = _DURATION.fullmatch(given)
@@ -86,7 +86,7 @@ def duration(longest_s: float) -> Kind[float]:
 
 
 def one_of(*words: str) -> Kind[str]:
-    """One of some words."""
+    """Make a kind for one of some words."""
 
     def read(given: str) -> str:
         if given not in words:
@@ -107,7 +107,7 @@ def _device_map(given: str) -> str:
 
 
 def _unix_ns(given: str) -> int:
-    """A time in ns since 1970, to the ns."""
+    """Parse a time to ns since 1970, exact to the ns."""
     unix_ns = _digits(given)
     if unix_ns is None:
         unix_ns = _rfc_3339_ns(given)
@@ -152,7 +152,7 @@ INSTANT: Final = Kind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter(Generic[V_co]):
-    """A parameter of a request."""
+    """Definition of a parameter of a route."""
 
     name: str
     kind: Kind[object]
@@ -162,17 +162,17 @@ class Parameter(Generic[V_co]):
 
 
 def in_path(name: str, kind: Kind[V], help_text: str) -> Parameter[V]:
-    """A part of the path."""
+    """Declare a parameter that is a part of the path."""
     return Parameter(name=name, kind=kind, help=help_text, where="path", default=None)
 
 
 def optional(name: str, kind: Kind[V], help_text: str) -> Parameter[V | None]:
-    """An optional part of the query."""
+    """Declare an optional query parameter; its value is None if it is absent."""
     return Parameter(name=name, kind=kind, help=help_text, where="query", default=None)
 
 
 def defaulted(name: str, kind: Kind[V], default: V, help_text: str) -> Parameter[V]:
-    """An optional part of the query with a default value."""
+    """Declare an optional query parameter with a default value."""
     return Parameter(name=name, kind=kind, help=help_text, where="query", default=default)
 
 
@@ -182,7 +182,7 @@ LIMIT: Final = defaulted("limit", whole(1, 1000), 100, "most entries to return")
 
 
 def best_media_type(accept: str | None, offers: Sequence[str]) -> str | None:
-    """The offer with the highest quality, the first of equals; None if none is acceptable.
+    """Return the offer with the highest quality, the first of equals; None if none is acceptable.
 
     Invalid parts of the header are ignored; an absent or empty header accepts all.
     """
@@ -204,7 +204,7 @@ def accepts_gzip(accept_encoding: str | None) -> bool:
 
 
 def _media_range(text: str) -> tuple[str, str, float] | None:
-    """Type, subtype and quality of one part of the header; None if it is invalid."""
+    """Parse one part of the header to type, subtype and quality; None if it is invalid."""
     name, *parameters = (each.strip().lower() for each in text.split(";"))
     kind, slash, subtype = name.partition("/")
     if not (kind and slash and subtype) or (kind == _ANY and subtype != _ANY):
@@ -221,7 +221,7 @@ def _media_range(text: str) -> tuple[str, str, float] | None:
 
 
 def _quality(offer: str, ranges: Sequence[tuple[str, str, float]]) -> float:
-    """The quality of an offer by the most specific matching range."""
+    """Return the quality of an offer by the most specific matching range; 0.0 if none matches."""
     kind, _, subtype = offer.partition("/")
     for wanted in ((kind, subtype), (kind, _ANY), (_ANY, _ANY)):
         matching = [quality for *names, quality in ranges if tuple(names) == wanted]

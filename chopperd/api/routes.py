@@ -1,4 +1,4 @@
-"""The one table of routes: what is served, documented and allowed is all read from it."""
+"""The table of all routes: serving, documentation and access rules are derived from it."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -59,7 +59,7 @@ def _route(  # noqa: PLR0913 - the columns of the table
     access: Access = Access.ANYONE,
     is_large: bool = False,
 ) -> Route:
-    """A row of the table; a type as `replies` is that of a JSON answer."""
+    """Make a row of the table; a type as `replies` is that of a JSON answer."""
     return Route(
         path=path,
         method=method,

@@ -1,4 +1,4 @@
-"""Routes, and how their requests are parsed, authorised, answered or refused.
+"""Routes, and how requests are parsed, authorised, answered or refused.
 
 Refusals are `application/problem+json` (RFC 9457), raised as `ProblemError` and answered by `app`.
 """
@@ -46,7 +46,7 @@ _SEND_THE_TOKEN: Final = "send 'Authorization: Bearer TOKEN' with the token of a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """All that the listeners answer from."""
+    """Everything that request handlers use to answer."""
 
     snapshots: SnapshotSource
     steps: StepSource
@@ -92,7 +92,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProblemError(Exception):
-    """A request is refused.
+    """Raised to refuse a request.
 
     Args:
         status: The HTTP status.
@@ -123,28 +123,28 @@ class ProblemError(Exception):
         )
 
     def body(self) -> bytes:
-        """The problem as JSON."""
+        """Return the problem as JSON."""
         return msgspec.json.encode(self._problem)
 
     def response(self) -> Response:
-        """The answer to the request."""
+        """Return the response that reports the problem."""
         return Response(self.body(), self.status, self.headers, PROBLEM_MEDIA_TYPE)
 
 
 def bad_parameters(*problems: ParameterProblem) -> ProblemError:
-    """The refusal of a request with invalid parameters."""
+    """Return the error for a request with invalid parameters."""
     detail = "; ".join(f"{each.parameter}: {each.detail}" for each in problems)
     return ProblemError(HTTPStatus.BAD_REQUEST, detail, errors=problems)
 
 
 def retry_later(detail: str, *, after_s: int) -> ProblemError:
-    """The refusal of a request that may succeed later."""
+    """Return the error for a request that may succeed after `after_s` seconds."""
     headers = {"Retry-After": str(after_s)}
     return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=headers)
 
 
 class Slots:
-    """A limit on simultaneous uses, named `what` ("streams") for people; for one event loop."""
+    """Limit on simultaneous uses, named `what` ("streams") in errors; for one event loop."""
 
     def __init__(self, limit: int, what: str) -> None:
         self._limit = limit
@@ -156,7 +156,7 @@ class Slots:
         """Use one slot during the block.
 
         Raises:
-            ProblemError: All are in use.
+            ProblemError: All slots are in use.
         """
         if self._taken >= self._limit:
             raise retry_later(f"all {self._limit} {self._what} are in use: try later", after_s=10)
@@ -169,7 +169,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request, read and allowed."""
+    """One request with parsed parameters, whose caller may make it."""
 
     services: ApiServices
     request: Request
@@ -180,15 +180,15 @@ class Call:
     uploads: Slots
 
     def __getitem__(self, parameter: Parameter[V]) -> V:
-        """The value of one of the route's parameters."""
+        """Return the value of one of the route's parameters."""
         return cast(V, self.values[parameter.name])
 
 
 class Description(Protocol):
-    """The API's own document."""
+    """Provider of the API's OpenAPI document."""
 
     def body(self) -> bytes:
-        """The document as JSON."""
+        """Return the document as JSON."""
         ...
 
 
@@ -198,7 +198,7 @@ Answer: TypeAlias = Callable[[Call], Response]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer that a route may give."""
+    """A successful response that a route may give."""
 
     status: int
     help: str
@@ -208,7 +208,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A path and method: what may be asked, by whom, and what comes back."""
+    """A path and method with its parameters, required access and possible responses."""
 
     path: str  # with its parameters in braces
     method: Method  # GET also answers HEAD
@@ -224,7 +224,7 @@ class Route:
 
 
 def at_once(answer: Answer) -> Handler:
-    """A handler of an answer that never blocks."""
+    """Make a handler from a function that never blocks; it runs in the event loop."""
 
     async def handle(call: Call) -> Response:
         return answer(call)
@@ -233,7 +233,7 @@ def at_once(answer: Answer) -> Handler:
 
 
 def in_pool(answer: Answer) -> Handler:
-    """A handler of an answer that may block, run in the event loop's pool of threads."""
+    """Make a handler from a function that may block; it runs in the event loop's thread pool."""
 
     async def handle(call: Call) -> Response:
         return await asyncio.get_running_loop().run_in_executor(None, answer, call)
@@ -244,7 +244,7 @@ def in_pool(answer: Answer) -> Handler:
 def json_response(
     value: object, *, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A value as JSON; NaN, as unknown, is `null`."""
+    """Return a value as a JSON response; NaN, which means unknown, becomes `null`."""
     return Response(
         msgspec.json.encode(value),
         status_code=status,
@@ -256,10 +256,10 @@ def json_response(
 def read_values(
     parameters: Sequence[Parameter[object]], path: Mapping[str, str], query: str
 ) -> dict[str, object]:
-    """The values of a request's parameters, by name.
+    """Parse a request's parameters; return their values by name.
 
     Args:
-        parameters: Those of the route.
+        parameters: Parameters of the route.
         path: The parts of the path, by name.
         query: The text after the question mark.
 
@@ -298,7 +298,7 @@ def _query_pairs(query: str) -> list[tuple[str, str]]:
 
 
 async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> Viewer:
-    """The caller, if allowed.
+    """Return the caller, if allowed; without rights where anyone may call.
 
     Raises:
         ProblemError: The caller is not allowed; says how to get access.
@@ -329,7 +329,7 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
 
 
 def _has_token(request: Request, policy: AccessPolicy) -> bool:
-    """Whether the request has the token; a wrong one is refused."""
+    """Whether the request has the token; raises `ProblemError` for a wrong one."""
     header = request.headers.get("authorization")
     if header is None:
         return False

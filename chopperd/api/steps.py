@@ -1,4 +1,4 @@
-"""Answers about the caller's jobs, steps, kernels, reports and traces; uploads of traces."""
+"""Request handlers about the caller's jobs, steps, kernels, reports and traces; uploads."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -169,7 +169,7 @@ def _not_found(what: str) -> ProblemError:
 
 
 def _only_one(owners: Iterable[tuple[str | None, str | None]]) -> tuple[str | None, str | None]:
-    """The common job and run.
+    """Return the job and run that all rows share.
 
     Raises:
         ProblemError: There are several; names them.
@@ -185,7 +185,7 @@ def _only_one(owners: Iterable[tuple[str | None, str | None]]) -> tuple[str | No
 
 
 def _only(by: str, device: DeviceKernels) -> DeviceKernels:
-    """The device with only one of its lists."""
+    """Return the device's kernels with only the list summed by `by`."""
     return replace(
         device,
         families=device.families if by == "family" else (),
@@ -200,7 +200,7 @@ def _brief_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def _brief(document: ReportDocument) -> ReportDocument:
-    """The document without the long lists of its rows."""
+    """Return the document without the long lists of its rows."""
     return replace(
         document, totals=_brief_rows(document.totals), steps=_brief_rows(document.steps), host=()
     )
@@ -238,7 +238,7 @@ async def take_trace(call: Call) -> Response:
 
 
 async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
-    """Receive a copy of a file of this node."""
+    """Receive a copy of a file of this node; return its entry, and whether it is new."""
     if call[NAME] is not None:
         problem = ParameterProblem(parameter=NAME.name, detail="needs a body, not 'path'")
         raise bad_parameters(problem)
@@ -253,7 +253,7 @@ async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
 
 
 async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
-    """Receive the body, piece by piece; an incomplete one is discarded."""
+    """Receive the body in pieces; discard an incomplete one; return its entry, and if it is new."""
     upload = await _in_pool(
         lambda: call.services.ingest.open_upload(
             name=call[NAME] or _DEFAULT_NAME,
@@ -286,7 +286,7 @@ async def _write_body(call: Call, upload: Upload) -> None:
 
 
 def _declared_bytes(call: Call) -> int | None:
-    """The length of the body as declared by the client."""
+    """Return the body's length as declared by the client; None if absent or invalid."""
     text = call.request.headers.get("content-length", "")
     return int(text) if text.isdecimal() and len(text) < 20 else None
 

@@ -1,4 +1,4 @@
-"""The command line: which command to run, and errors as exit codes.
+"""Entry point of the command line: choose the command to run, turn errors into exit codes.
 
 The agent and its own processes run without the libraries of the other commands: sampling starts
 sooner, and takes less memory.
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _at_termination(arguments: Sequence[str]) -> Callable[[int, FrameType | None], None]:
-    """The handler of SIGTERM, until the command installs its own.
+    """Return the handler of SIGTERM that holds until the command installs its own.
 
     The agent and its processes install theirs once they have anything to stop. Before, they exit at
     once: an exception during the import of a module may be lost, or become another.
@@ -49,12 +49,12 @@ def _at_termination(arguments: Sequence[str]) -> Callable[[int, FrameType | None
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
-    """Exit by an exception, so that open files and processes are closed."""
+    """Raise `SystemExit`, so that open files and processes are closed."""
     raise SystemExit(_EXIT_SIGNAL + number)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; its exit status. Errors become one line each on stderr."""
+    """Run a command line and return its exit status. Errors become one line each on stderr."""
     try:
         options = plain_options(arguments)
         if options is None:
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _is_own(arguments: Sequence[str]) -> bool:
-    """Whether it is a hidden command, of a process of ours: they begin with an underscore."""
+    """Whether it is a hidden command, for processes that chopperd starts: "_" comes first."""
     return bool(arguments) and arguments[0].startswith("_")
 
 

@@ -1,4 +1,4 @@
-"""Starting the agent and its own processes, without the libraries of the other commands."""
+"""Start the agent and its processes without importing the libraries of other commands."""
 
 import logging
 import os
@@ -15,14 +15,14 @@ _CONFIG, _BACKEND = "--config", "--backend"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """Options of `chopperd run`; None for the configured value."""
+    """Options of `chopperd run`; None: use the configuration's value."""
 
     config: Path | None = None
     backend: str | None = None
 
 
 def run_agent(options: AgentOptions) -> int:
-    """Run the agent until it is stopped; its exit status."""
+    """Run the agent until it is stopped; return its exit status."""
     from chopperd.agent.service import Agent
     from chopperd.config.load import DEFAULT_PATH, load_config
 
@@ -30,7 +30,7 @@ def run_agent(options: AgentOptions) -> int:
 
 
 def own_command(name: str, *arguments: str) -> list[str]:
-    """The command line of a hidden command."""
+    """Return the command line that runs a hidden command of chopperd."""
     # -P: the working directory must not shadow a module of ours.
     return [sys.executable, "-P", "-m", "chopperd", name, *arguments]
 
@@ -49,7 +49,7 @@ def leave(status: int) -> NoReturn:
 
 
 def plain_options(arguments: Sequence[str]) -> AgentOptions | None:
-    """Options of a command line that is `run` with plain options; None for any other.
+    """Parse the command line `run` with plain options only; None for any other.
 
     Others need the full parser, which knows more forms and explains errors.
     """

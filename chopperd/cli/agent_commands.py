@@ -1,4 +1,4 @@
-"""Commands that run the agent of this node, ask it, or show what it would."""
+"""Commands that run the agent of this node, query it, or show what it would show."""
 
 import os
 import sys
@@ -133,7 +133,7 @@ def metrics(config: Path | None) -> None:
 
 
 def agent_client(config: Path | None) -> "AgentClient":
-    """A client of this node's agent, at its configured address."""
+    """Return a client of this node's agent at its configured address."""
     from chopperd.client.agent import AgentClient
 
     return AgentClient.of(load_config(config or DEFAULT_PATH))
@@ -145,7 +145,7 @@ def _print_list(
     form: options.ListFormat,
     config: Path | None,
 ) -> None:
-    """Ask the agent for entries and print them as a table, or as JSON under `name`."""
+    """Request entries from the agent and print them as a table, or as JSON under `name`."""
     client = agent_client(config)
     entries = entries_of(client)
     simulated = client.status().backend.simulated
@@ -211,7 +211,7 @@ def _print_once(snapshots: Iterable["NodeSnapshot"]) -> None:
 
 
 def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
-    """Whether the losses of all GPUs that answer, at least one, are known."""
+    """Whether the losses of all GPUs that are up, at least one, are known."""
     from chopperd.report.text.live_pages import lost_ratios
 
     ratios = lost_ratios(history)
@@ -220,7 +220,7 @@ def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
 
 
 def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
-    """Show the table until a key or an interrupt ends it."""
+    """Show the live table until a key or an interrupt ends it."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""The commands in the order of the help; each is defined in a module by subject.
+"""The commands in the order of the help, each defined in one of several modules.
 
 A module is loaded when one of its commands is used, and loads the libraries of its work only when
 it starts: `chopperd version`, usage errors and the start of a report stay quick.
@@ -40,14 +40,14 @@ _MODULES: Final[Mapping[str, str]] = {
 
 
 class _Commands(click.Group):
-    """The commands, each loaded when it is used."""
+    """Command group that imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
-        """All names, in the order of the help."""
+        """Return all names, in the order of the help."""
         return [*self.commands, *_MODULES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; None if there is none."""
+        """Import and return the command of a name; None if there is none."""
         if cmd_name not in _MODULES:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"chopperd.cli.{_MODULES[cmd_name]}")

@@ -1,4 +1,4 @@
-"""The simulated job of `chopperd demo`, in a thread next to the agent."""
+"""Simulated job of `chopperd demo`, in a thread next to the agent."""
 
 import os
 import subprocess
@@ -32,15 +32,15 @@ _PENDING: Final = frozenset({TraceState.QUEUED, TraceState.SPOOLED})
 
 
 class _EndedError(Exception):
-    """The agent is stopping, so the demonstration ends."""
+    """The agent is stopping, so the demonstration has to end."""
 
 
 class Demonstration:
-    """A simulated job whose traces the agent analyses; its first report is shown.
+    """Runs a simulated job whose traces the agent analyses, and shows the first report.
 
     Args:
         spec: The simulation.
-        config: Of the agent, from `demo_config`.
+        config: The agent's configuration, from `demo_config`.
         show: Shows the first report.
         seconds: Length of each capture.
         stays: Whether captures continue after the first.
@@ -72,7 +72,7 @@ class Demonstration:
         self._thread.start()
 
     def finish(self) -> None:
-        """End the job; raises its error if it failed."""
+        """End the job and wait for its thread; raise the job's error if it failed."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -101,7 +101,7 @@ class Demonstration:
             number += 1
 
     def _capture(self, number: int) -> None:
-        """Run the job for the length of a capture, then write its traces, as a profiler does."""
+        """Simulate the job for the length of a capture; its trace files are complete at the end."""
         begin_ns = self._clock.unix_ns()
         end_ns = begin_ns + round(self._seconds * NS_PER_S)
         paths = []
@@ -118,7 +118,7 @@ class Demonstration:
         return len(gpus) == len(self._node.gpus) and all(gpu.up for gpu in gpus) and are_listed
 
     def _are_analysed(self) -> bool:
-        """Whether the report covers every rank.
+        """Whether the agent's report covers every rank.
 
         Raises:
             ChopperdError: A trace was not analysed.
@@ -143,16 +143,16 @@ class Demonstration:
             self._pause(_ASK_EVERY_S)
 
     def _pause(self, for_s: float) -> None:
-        """Wait; raises `_EndedError` if the agent stops."""
+        """Wait `for_s` seconds; raises `_EndedError` if the agent stops."""
         if self._ended.wait(max(for_s, 0.0)):
             raise _EndedError
 
 
 @contextmanager
 def job_processes(spec: SimulationSpec) -> Iterator[tuple[int, ...]]:
-    """A real process for each rank, which waits and has the rank's GPU as its only visible one.
+    """Start a process for each rank with only the rank's GPU visible; give the pids.
 
-    They end with this process, even if it is killed.
+    The processes only wait. They end with this process, even if it is killed.
     """
     node = SimulatedNode(spec)
     ranks = range(len(node.gpus) if node.program is not None else 0)
@@ -179,7 +179,7 @@ def job_processes(spec: SimulationSpec) -> Iterator[tuple[int, ...]]:
 
 
 def demo_config(config: Config, folder: Path) -> Config:
-    """The configuration of an agent with its own folder, which disturbs no other agent.
+    """Return the configuration of an agent with its own folder, which disturbs no other agent.
 
     Ports are as configured if they are free, else any.
     """
@@ -196,7 +196,7 @@ def demo_config(config: Config, folder: Path) -> Config:
 
 
 def _free(listen: str) -> str:
-    """The address, with port 0 (any) if its own is in use."""
+    """Return the address, with port 0 (any free port) if its own port is in use."""
     address, _, port = listen.rpartition(":")
     if not port:
         return listen

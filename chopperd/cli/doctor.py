@@ -1,4 +1,4 @@
-"""`doctor`, `devices` and `check-config`; and running programs that may hang in a driver."""
+"""Commands `doctor`, `devices` and `check-config`; programs that may hang in a driver."""
 
 import math
 import sys
@@ -47,7 +47,7 @@ def doctor(backend: str | None, form: options.ListFormat, config: Path | None) -
 
 
 def _facts(backend: str | None, path: Path) -> "Facts":
-    """Collect `Facts`; a separate process probes the driver."""
+    """Collect the facts for all checks; a separate process probes the driver."""
     from chopperd.diagnosis import agent_facts
     from chopperd.diagnosis.facts import Clocks, Facts
     from chopperd.diagnosis.machine import Machine, is_synchronised
@@ -91,7 +91,7 @@ def _facts(backend: str | None, path: Path) -> "Facts":
 
 
 def _amd(driver: "DriverProbe") -> "Amd":
-    """Facts about AMD's driver; cards and AMD SMI are read unless something hangs in a driver."""
+    """Return facts about AMD's driver; query cards and AMD SMI unless a driver call hangs."""
     from chopperd.diagnosis.machine import amd_of
 
     amd = amd_of(_ROOT)
@@ -136,7 +136,7 @@ _ABANDONED: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The output of a program that may have hung."""
+    """Output and exit status of a program that may have hung."""
 
     status: int | None  # its exit status; None if it did not end by itself in time
     output: bytes  # what it wrote until then
@@ -160,7 +160,7 @@ def answer_of(
         is_whole: Whether its output so far is complete: it then has a second to end by itself.
 
     Raises:
-        OSError: It can't be started.
+        OSError: The program can't be started.
     """
     import subprocess
 
@@ -185,7 +185,7 @@ def answer_of(
 def _output(
     process: "subprocess.Popen[bytes]", limit_s: float, is_whole: Callable[[bytes], bool]
 ) -> tuple[bytes, bytes | None]:
-    """Stdout and stderr of a process until it ends; raises `TimeoutExpired` if it does not."""
+    """Wait for a process; return its stdout and stderr, or raise `TimeoutExpired`."""
     import subprocess
 
     waits_count = max(1, math.ceil(limit_s / _CHECK_EVERY_S))
@@ -234,11 +234,11 @@ _NVIDIA_SMI: Final = "nvidia-smi"
 
 
 def surveyed(backend: str) -> "Inventory":
-    """The GPUs of a back end, each call timed, with nvidia-smi's numbers if it is installed.
+    """Return the GPUs of a back end with each call timed, and nvidia-smi's numbers if installed.
 
     Raises:
         ConfigError: No back end has this name.
-        BackendUnavailableError: It can't be used, or gave no answer in time.
+        BackendUnavailableError: The back end can't be used, or gave no answer in time.
     """
     from chopperd.diagnosis.probe import inventory_of, is_whole, with_smi_numbers
 
@@ -259,7 +259,7 @@ def surveyed(backend: str) -> "Inventory":
 
 
 def probed(backend: str, limit_s: float = _PROBE_S) -> "DriverProbe":
-    """The result of one probe of the GPUs of a back end."""
+    """Probe the GPUs of a back end once in another process; return the result."""
     from chopperd.diagnosis.facts import DriverProbe
     from chopperd.diagnosis.probe import is_whole, probe_of
 
@@ -275,7 +275,7 @@ def probed(backend: str, limit_s: float = _PROBE_S) -> "DriverProbe":
 
 
 def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
-    """The facts about AMD's driver with metrics of cards and AMD SMI, read by another process."""
+    """Add metrics of cards and AMD SMI, read by another process, to the facts about AMD."""
     from chopperd.diagnosis.amd_probe import look_of
     from chopperd.diagnosis.facts import AmdSmi, CardMetrics
 
@@ -292,7 +292,7 @@ def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
 
 
 def _stuck(backend: str) -> tuple[int, ...]:
-    """Earlier probes that hang; empty if there are few enough to start another."""
+    """Return pids of earlier probes that hang; empty if few enough to start another."""
     from chopperd.diagnosis.probe import left_probes
 
     if backend in _WITHOUT_DRIVER:
@@ -309,7 +309,7 @@ def _probe_answer(backend: str, calls_count: int, limit_s: float, *, quiet: bool
 
 
 def _smi_numbers() -> Mapping[str, Mapping[str, float]]:
-    """nvidia-smi's numbers by UUID of the GPU; empty if it is not installed or fails."""
+    """Run nvidia-smi; return its numbers by UUID of the GPU; empty if it is missing or fails."""
     from chopperd.diagnosis.probe import QUERY, numbers_of
 
     try:

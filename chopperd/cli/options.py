@@ -1,4 +1,4 @@
-"""The options of all commands, as decorators, and the parsing of their values."""
+"""Options of all commands as decorators, and parsing of their values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -127,7 +127,7 @@ def report_options(
     last: int | None = None,
     merge: bool = False,
 ) -> "ReportOptions":
-    """Options of a report: the configuration's, overridden by the command line.
+    """Return the options of a report: the configuration's, overridden by the command line.
 
     Raises:
         ConfigError: The device map is invalid.
@@ -145,7 +145,7 @@ def report_options(
 
 
 def chosen_form(form: Format | None, output: Path | None) -> Format:
-    """The format of a report: as requested, else by the suffix of the output, else text.
+    """Return the format of a report: as requested, else by the output's suffix, else text.
 
     Raises:
         ConfigError: The suffix is unknown or contradicts the requested format.
@@ -163,7 +163,7 @@ def chosen_form(form: Format | None, output: Path | None) -> Format:
 
 
 def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int]:
-    """The rank of each trace in texts `FILE=N`; FILE may be a trace's name without its folder.
+    """Parse texts `FILE=N` to ranks by trace; FILE may be a trace's name without its folder.
 
     Raises:
         ConfigError: Texts of another form, or that name no trace or several.
@@ -186,10 +186,10 @@ def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int
 
 
 def parsed_zone(name: str | None) -> tzinfo | None:
-    """The time zone with this name.
+    """Return the time zone with this name; None for None.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: No time zone has this name.
     """
     if name is None:
         return None

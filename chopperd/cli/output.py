@@ -25,7 +25,7 @@ _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
 
 def open_standard_files() -> None:
-    """Open standard files that this process was started without, as the null device.
+    """Open the null device as each standard file that this process was started without.
 
     Else a file opened later, such as a socket, would take their numbers and receive their output.
     """
@@ -87,7 +87,7 @@ def _parquet(document: "ReportDocument", *, to_terminal: bool) -> bytes:
 
 
 def print_page(page: "RenderableType") -> None:
-    """Print a page for people."""
+    """Print a page of text or tables to stdout, styled on a terminal."""
     from chopperd.report.text.report import page_text
 
     _write_safe(page_text(page, styled=sys.stdout.isatty()))
@@ -99,14 +99,14 @@ def write(text: str) -> None:
 
 
 def _write_safe(text: str) -> None:
-    """Print a text without control characters; if its reader has gone, end the command quietly."""
+    """Print text without control characters; end the command quietly if its reader has gone."""
     with reader_may_go():
         print(text, end="", flush=True)
 
 
 @contextmanager
 def reader_may_go() -> Iterator[None]:
-    """Ends the command quietly if the reader of its output has gone."""
+    """End the command quietly if the reader of its output closes the pipe during the block."""
     try:
         yield
     except BrokenPipeError:
@@ -118,7 +118,7 @@ def reader_may_go() -> Iterator[None]:
 
 
 def complain(*messages: str, status: int = 0) -> int:
-    """Print each message as one line on stderr; returns `status`."""
+    """Print each message as one line on stderr; return `status`."""
     for message in messages:
         print(f"chopperd: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
     return status
@@ -137,7 +137,10 @@ Advance: TypeAlias = Callable[[int, int | None], None]
 
 @contextmanager
 def reading_progress(stream: TextIO) -> Iterator[Advance | None]:
-    """A progress bar: call it with (bytes done, bytes in total); None if it is no terminal."""
+    """Give a function that updates a progress bar by (bytes done, bytes in total or None).
+
+    Gives None if the stream is not a terminal.
+    """
     if not stream.isatty():
         yield None
         return

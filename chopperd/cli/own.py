@@ -1,4 +1,4 @@
-"""Hidden commands for the processes that chopperd starts itself; and its scratch folder."""
+"""Hidden commands of processes that chopperd starts itself; temporary folders."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from chopperd.units import NS_PER_MS, NS_PER_S
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run the hidden command `name` of this process; its exit status.
+    """Run the hidden command `name` in this process and return its exit status.
 
     Raises:
         ConfigError: There is no such command, or its arguments are wrong.
@@ -27,7 +27,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 
 def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> dict[str, str]:
-    """The values of options by name; refuses any other argument and a missing required option."""
+    """Parse options to values by name; refuse unknown arguments and missing required options."""
     given = dict(zip(arguments[::2], arguments[1::2], strict=False))
     is_whole = 2 * len(given) == len(arguments)
     if not is_whole or not given.keys() <= {*required, *others} or not given.keys() >= {*required}:
@@ -37,7 +37,7 @@ def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> 
 
 
 def _sampler(arguments: Sequence[str]) -> int:
-    """Sample into shared memory until the parent ends or stops it."""
+    """Run a sampler, which writes to shared memory until the parent ends or stops it."""
     from chopperd.devices.base import BackendOptions
     from chopperd.devices.registry import AUTO, choose
     from chopperd.sampling import process
@@ -55,7 +55,7 @@ def _sampler(arguments: Sequence[str]) -> int:
 
 
 def _sweep(arguments: Sequence[str]) -> int:
-    """Remove a temporary folder of the parent when the parent has ended."""
+    """Wait until the parent ends, then remove its temporary folder."""
     return sweep(Path(_values(arguments, ["--folder"])["--folder"]))
 
 
@@ -70,7 +70,7 @@ def _probe(arguments: Sequence[str]) -> int:
 
 
 def _probe_amd(arguments: Sequence[str]) -> int:
-    """Probe AMD's metrics files and library, and write the result likewise."""
+    """Probe AMD's metrics files and library and write the result to standard output, by line."""
     from chopperd.diagnosis.amd_probe import look_lines
 
     for line in look_lines(Path(_values(arguments, ["--sysfs"])["--sysfs"])):
@@ -110,7 +110,7 @@ _GIVE_UP_NS: Final = 10 * NS_PER_S
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new temporary folder, private to the user, removed afterwards even if we are killed.
+    """Make a private temporary folder; it is removed afterwards, even if we are killed.
 
     A process of ours, started before the folder is made, removes it when its standard input closes:
     when this process ends.
@@ -136,7 +136,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def sweep(folder: Path, clock: Clock | None = None) -> int:
-    """Wait until standard input closes, then remove the folder; the exit status.
+    """Wait until standard input closes, then remove the folder; return the exit status.
 
     Processes that are still ending may write into it: removal is repeated until it is gone.
     """

@@ -1,4 +1,4 @@
-"""Sampling for commands: the recorded program, its samples, and the samples of a report."""
+"""Sampling for commands: run a program, record its samples, find the samples for a report."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ def recording(
     hz: float | None,
     simulation: "SimulationSpec | None" = None,
 ) -> Iterator["Callable[[], SampleSet] | None"]:
-    """Sample every GPU during the block; gives a function that ends it and returns the samples.
+    """Sample every GPU during the block; give a function that ends it and returns the samples.
 
     Gives None if no GPU can be used. The sampler ends with the block.
 
@@ -69,7 +69,7 @@ def recording(
 
 
 def recorder_of(command: list[str], settings: "SamplerSettings") -> "Recorder":
-    """A recorder of the samples of a sampler process, not started yet."""
+    """Return a recorder for the samples of a sampler process; it is not started yet."""
     from chopperd.sampling.recording import Recorder
     from chopperd.sampling.supervisor import SamplerSupervisor
 
@@ -78,7 +78,7 @@ def recorder_of(command: list[str], settings: "SamplerSettings") -> "Recorder":
 
 
 def sampler_command(backend: str, simulation: "SimulationSpec | None" = None) -> list[str]:
-    """The command line of a sampler process on a back end."""
+    """Return the command line of a sampler process on a back end."""
     command = own_command("_sampler", "--backend", backend)
     return command if simulation is None else [*command, "--simulation", simulation.to_json()]
 
@@ -89,7 +89,7 @@ _EXIT_SIGNAL: Final = 128
 
 
 def run_command(command: Sequence[str]) -> int:
-    """Run a command to its end, passing signals on; its exit status as in a shell."""
+    """Run a command to its end, passing signals on; return its exit status as in a shell."""
     import subprocess
 
     relay = _Relay()
@@ -110,7 +110,7 @@ def run_command(command: Sequence[str]) -> int:
 
 @dataclass(slots=True)
 class _Relay:
-    """A signal handler that passes signals on to a child, also those from before its start."""
+    """Signal handler that passes signals on to a child, also those received before its start."""
 
     process: "subprocess.Popen[bytes] | None" = None
     early: list[int] = field(default_factory=list)
@@ -128,7 +128,7 @@ class _Relay:
 
 
 def _in_foreground() -> bool:
-    """Whether the terminal itself sends a Ctrl-C to our children."""
+    """Whether the terminal itself sends a Ctrl-C to our child processes."""
     try:
         with Path("/dev/tty").open("rb") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
@@ -140,7 +140,7 @@ logger = logging.getLogger(__name__)
 
 
 def samples_to_join(config: Config, file: Path | None, tz: tzinfo | None = None) -> "Samples":
-    """The samples for a report: of a file, else of the local recorder, None without one.
+    """Return the samples for a report: of a file, else of the local recorder, else None.
 
     `tz` is the time zone of local times in the file.
 
@@ -157,7 +157,7 @@ def samples_to_join(config: Config, file: Path | None, tz: tzinfo | None = None)
 
 
 class LocalSamples:
-    """The samples in a local recorder's folder, marked as such; none if they can't be read."""
+    """Samples in a local recorder's folder, marked as such; none if they can't be read."""
 
     def __init__(self, folder: Path) -> None:
         from chopperd.store.recorder.reader import RecordedSamples
@@ -168,7 +168,7 @@ class LocalSamples:
     def between(
         self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
     ) -> "SampleSet | None":
-        """As `SampleSource.between`, with a note on their source."""
+        """Return samples as `SampleSource.between`, with a note on their source."""
         try:
             samples = self._recorded.between(from_unix_ns, to_unix_ns, gpus)
         except StoreError as error:

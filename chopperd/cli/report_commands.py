@@ -1,4 +1,4 @@
-"""Commands that make reports: `record`, `report`; and `annotate`."""
+"""Commands that make reports (`record`, `report`) or annotated traces (`annotate`)."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def record(
 
 
 def _check_output(output: Path | None) -> None:
-    """Check, before the job runs, that its samples can be written."""
+    """Check, before the job runs, that its samples can be saved; else raise `ConfigError`."""
     if output is None:
         return
     if not output.parent.is_dir():
@@ -83,7 +83,7 @@ def _check_output(output: Path | None) -> None:
 
 
 def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
-    """The traces written since the start; prints a message if there are none."""
+    """Return the traces written since the start; print a message if there are none."""
     from chopperd.traces.read.sniff import kineto_files
 
     found = kineto_files(folder, newer_than_unix_ns=started_unix_ns)
@@ -155,7 +155,7 @@ def report(
 
 
 def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> None:
-    """Say on stderr why a CSV has no lines; other formats say so themselves."""
+    """Print on stderr why a CSV has no rows; other formats include the reason themselves."""
     if form != "csv" or by is None:
         return
     from chopperd.model.report import has_parts
@@ -167,7 +167,7 @@ def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> Non
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:
-    """Refuse options that would have no effect."""
+    """Raise `ConfigError` if any of these options, which would have no effect, is given."""
     problems = [f"{name}: {why}" for name, value in given.items() if value is not None]
     if problems:
         raise ConfigError(problems)
@@ -176,7 +176,7 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
 def _agents_document(
     config: Path | None, job: str | None, step: int | None, last: int | None
 ) -> "ReportDocument":
-    """The agent's report on its newest capture, with the selected steps."""
+    """Request the agent's report on its newest capture; return it with the selected steps."""
     client = agent_client(config)
     from chopperd.report.build.document import StepSelection, with_selection
 

@@ -91,7 +91,7 @@ def _tested(
     hz: float,
     output: Path | None,
 ) -> "Findings":
-    """Sample while the load runs; the findings."""
+    """Sample the GPU while the load runs; return the findings and save the samples in `output`."""
     from chopperd.cli.recording import recorder_of, sampler_command
     from chopperd.sampling.settings import SamplerSettings
     from chopperd.selftest.findings import findings, phase_words
@@ -113,7 +113,7 @@ def _tested(
 
 
 def _idle_gpu(backend: str, label: str | None, *, anyway: bool) -> "GpuInfo":
-    """The GPU to test.
+    """Return the GPU to test.
 
     Raises:
         ConfigError: There are several, or none with this label.
@@ -143,7 +143,7 @@ def _chosen(gpus: "tuple[GpuInfo, ...]", label: str | None) -> "GpuInfo":
 
 
 def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
-    """What uses the GPU, as the driver reports; None if nothing does."""
+    """Return what uses the GPU, as the driver reports; None if nothing does."""
     from chopperd.devices.base import ListsProcesses
     from chopperd.model.devices import ReadScope
 
@@ -163,7 +163,7 @@ def run_load(command: Sequence[str], on_begin: Callable[["Begin"], object]) -> "
     """Run the load process to its end and return its log; `on_begin` is called at each phase.
 
     Raises:
-        BackendUnavailableError: It could not run, or ended early; says why.
+        BackendUnavailableError: The load could not run, or ended early; says why.
     """
     from chopperd.selftest.protocol import Begin, decoded, log_of
 

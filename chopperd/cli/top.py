@@ -1,4 +1,4 @@
-"""For `chopperd top`: the terminal while a page fills it, and sampling without an agent."""
+"""Helpers of `chopperd top`: key presses, silenced stderr, and sampling without an agent."""
 
 import os
 import select
@@ -27,9 +27,10 @@ _STDERR: Final = 2
 
 @contextmanager
 def quit_key() -> Iterator[Callable[[], bool]]:
-    """Whether `q` or Escape was pressed since the last call; restores the terminal afterwards.
+    """Give a function: whether `q` or Escape was pressed since its last call.
 
-    Always False if standard input is not a terminal.
+    The function always returns False if standard input is not a terminal. The settings of the
+    terminal are restored afterwards.
     """
     if not sys.stdin.isatty():
         yield lambda: False
@@ -52,7 +53,7 @@ def quit_key() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Drops standard error of this process and of those that it starts during the block."""
+    """Discard stderr of this process, and of those that it starts, during the block."""
     sys.stderr.flush()
     before, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDERR)
@@ -78,7 +79,7 @@ _STOP_S: Final = 2.0
 def own_snapshots(
     config: Config, backend: str, clock: Clock | None = None
 ) -> Generator[NodeSnapshot]:
-    """Snapshots of the node, twice a second, by a sampler that ends when this is closed.
+    """Yield snapshots of the node twice a second from an own sampler, which ends on close.
 
     Raises:
         BackendUnavailableError: The back end can't be used; says why.

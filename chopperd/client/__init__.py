@@ -1,1 +1,1 @@
-"""A client of this node's agent: where it answers, and its answers as typed values."""
+"""Client of this node's agent: its addresses, requests, and answers as typed values."""

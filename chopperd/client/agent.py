@@ -1,4 +1,4 @@
-"""The client of this node's agent: one method for each request, answers as typed values."""
+"""Client of this node's agent: one method for each request, answers as typed values."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _PAGE_ROWS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class AgentClient:
-    """Requests to the agent of this node.
+    """Sends requests to the agent of this node.
 
     Any request may raise `AgentUnreachableError` or `AgentRefusedError`, with one line for people.
     """
@@ -36,7 +36,7 @@ class AgentClient:
 
     @staticmethod
     def of(config: Config) -> "AgentClient":
-        """The agent at its configured addresses."""
+        """Return a client of the agent at its configured addresses."""
         api = api_endpoints(config)
         return AgentClient(
             api=Transport(api, token=read_token(config.api.token_file)),
@@ -44,27 +44,27 @@ class AgentClient:
         )
 
     def status(self) -> models.Status:
-        """The status of the agent."""
+        """Request the status of the agent."""
         return self.status_and_json()[0]
 
     def status_and_json(self) -> tuple[models.Status, bytes]:
-        """The status of the agent, parsed and as JSON."""
+        """Request the status of the agent; return it parsed and as JSON."""
         body = self.api.fetch(f"{_API}/status", accept=_JSON)
         return _decoded(body, models.Status), body
 
     def gpus(self) -> models.Gpus:
-        """All GPUs now."""
+        """Request the present state of all GPUs."""
         return self._get("/gpus", models.Gpus)
 
     def snapshot(self) -> NodeSnapshot:
-        """The agent and its GPUs now."""
+        """Request the present state of the agent and its GPUs, in two requests."""
         return models.snapshot_of(self.status(), self.gpus())
 
     def snapshots(self) -> Generator[NodeSnapshot]:
-        """The agent and its GPUs at each of its snapshots.
+        """Yield the state of agent and GPUs whenever the agent takes a snapshot.
 
         Raises:
-            AgentUnreachableError: It has ended.
+            AgentUnreachableError: The agent or the connection has ended.
         """
         with self.api.opened(f"{_API}/stream", accept="text/event-stream") as events:
             try:
@@ -76,11 +76,11 @@ class AgentClient:
         raise AgentUnreachableError("the agent has ended")
 
     def report_latest(self, job: str | None = None) -> ReportDocument:
-        """The report on the newest capture, of a job or of any, with its kernel families."""
+        """Request the report on the newest capture, of a job or of any, with kernel families."""
         return self._get("/report/latest", ReportDocument, {"job": job, "include": "families"})
 
     def steps(self, query: StepQuery, *, limit: int, cursor: str | None = None) -> models.Steps:
-        """A page of step rows, newest first; `cursor` is that of the previous page."""
+        """Request a page of step rows, newest first; `cursor` is that of the previous page."""
         asked = {
             "job": query.job,
             "run": query.run,
@@ -94,7 +94,7 @@ class AgentClient:
         return self._get("/steps", models.Steps, asked)
 
     def last_steps(self, query: StepQuery, count: int) -> tuple[Row, ...]:
-        """All rows of the last `count` steps that match, oldest first."""
+        """Request all rows of the last `count` steps that match, oldest step first."""
         found: list[Row] = []
         cursor: str | None = None
         while True:
@@ -112,19 +112,19 @@ class AgentClient:
         )
 
     def traces(self, limit: int = _PAGE_ROWS) -> tuple[TraceEntry, ...]:
-        """Traces that it received, newest first."""
+        """Request the traces that the agent received, newest first."""
         return self._get("/traces", models.Traces, {"limit": limit}).traces
 
     def jobs(self) -> tuple[JobEntry, ...]:
-        """Jobs that traces came from, newest first."""
+        """Request the jobs that traces came from, newest first."""
         return self._get("/jobs", models.Jobs).jobs
 
     def drops(self, *, gpu: str | None, limit: int) -> tuple[GpuDrop, ...]:
-        """Drops of busy clocks, newest first; of one GPU only if `gpu` is given."""
+        """Request drops of busy clocks, newest first; only of one GPU if `gpu` is given."""
         return self._get("/drops", models.Drops, {"gpu": gpu, "limit": limit}).drops
 
     def metrics(self) -> str:
-        """The metrics for Prometheus."""
+        """Request the metrics in Prometheus's text format."""
         return self.exposition.fetch("/metrics").decode()
 
     def _get(
@@ -142,7 +142,7 @@ def _decoded(body: bytes, answer: type[Answer]) -> Answer:
 
 
 def _step_keys(rows: Sequence[Row]) -> list[tuple[str | None, str | None, int | None]]:
-    """The steps that rows are of, in the order in which they first occur."""
+    """Return job, run and number of each step in the rows, in the order of first occurrence."""
     return list(dict.fromkeys(map(_step_key, rows)))
 
 
@@ -151,5 +151,5 @@ def _step_key(row: Row) -> tuple[str | None, str | None, int | None]:
 
 
 def _order(row: Row) -> tuple[int, int]:
-    """The order of rows inside a step: by rank, then by device; unknown first."""
+    """Return the sort key of rows inside a step: rank, then device; unknown first."""
     return (-1 if row.rank is None else row.rank, -1 if row.device is None else row.device)

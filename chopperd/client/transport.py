@@ -1,4 +1,4 @@
-"""HTTP requests to the agent at its first address that answers; refusals become errors.
+"""Send HTTP requests to the agent's first address that answers; raise refusals as errors.
 
 An agent of this node may answer on Unix sockets, then on loopback TCP. The administrators' token is
 sent only to a server whose user can read the token's file.
@@ -38,16 +38,16 @@ Query = Mapping[str, str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class SocketEndpoint:
-    """A Unix socket, by which the agent knows the user who asks."""
+    """Unix socket of an agent, which identifies the connecting user."""
 
     path: Path
 
     def __str__(self) -> str:
-        """The path."""
+        """Return the path."""
         return str(self.path)
 
     def connect(self, timeout_s: float) -> HTTPConnection:
-        """An open connection.
+        """Connect, and return the open connection.
 
         Raises:
             OSError: Nothing listens there, or this user may not connect.
@@ -64,7 +64,7 @@ class SocketEndpoint:
         return connection
 
     def server_uids(self) -> frozenset[int]:
-        """The user who may make a socket in that folder: its owner; empty if anyone may."""
+        """Return the user who may make a socket in the folder: its owner; empty if anyone may."""
         try:
             folder = self.path.parent.stat()
         except OSError:
@@ -75,18 +75,18 @@ class SocketEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
-    """An IP address and a port."""
+    """IP address and port of an agent."""
 
     address: str
     port: int
 
     def __str__(self) -> str:
-        """As in the configuration."""
+        """Return "ADDRESS:PORT" as in the configuration."""
         shown = f"[{self.address}]" if ":" in self.address else self.address
         return f"{shown}:{self.port}"
 
     def connect(self, timeout_s: float) -> HTTPConnection:
-        """An open connection.
+        """Connect, and return the open connection.
 
         Raises:
             OSError: Nothing listens there.
@@ -96,7 +96,7 @@ class TcpEndpoint:
         return connection
 
     def server_uids(self) -> frozenset[int]:
-        """The users who listen on this port: without an agent, anyone may."""
+        """Return the users whose sockets listen on this port; any user may if no agent runs."""
         return frozenset(_uids_listening_on(self.port))
 
 
@@ -104,18 +104,18 @@ Endpoint: TypeAlias = SocketEndpoint | TcpEndpoint
 
 
 def api_endpoints(config: Config) -> tuple[Endpoint, ...]:
-    """The possible addresses of the API, best first."""
+    """Return the possible addresses of the API, best first."""
     sockets = (SocketEndpoint(folder / SOCKET_NAME) for folder in readable_runtime_folders(config))
     return (*sockets, *_tcp_endpoints(config.api.listen))
 
 
 def metrics_endpoints(config: Config) -> tuple[Endpoint, ...]:
-    """The possible addresses of the metrics listener."""
+    """Return the possible addresses of the metrics listener."""
     return _tcp_endpoints(config.metrics.listen)
 
 
 def _tcp_endpoints(listen: str) -> tuple[TcpEndpoint, ...]:
-    """The address of a configured listener; none if it is off, or its port is not fixed."""
+    """Return the address of a configured listener; empty if it is off or its port is not fixed."""
     address, _, port = listen.rpartition(":")
     bare = address.removeprefix("[").removesuffix("]")
     if not port or int(port) == 0:
@@ -124,7 +124,7 @@ def _tcp_endpoints(listen: str) -> tuple[TcpEndpoint, ...]:
 
 
 def _uids_listening_on(port: int) -> Iterator[int]:
-    """The users whose sockets listen on a port of this machine, at any address.
+    """Yield the users whose sockets listen on a port of this machine, at any address.
 
     Source: Linux, proc(5) `/proc/net/tcp`.
     """
@@ -140,7 +140,7 @@ def _uids_listening_on(port: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token, and the owner, group and mode of its file."""
+    """Administrators' token, and the owner, group and mode of its file."""
 
     text: str = field(repr=False)
     owner_uid: int
@@ -148,7 +148,7 @@ class Token:
     mode: int
 
     def is_known_to(self, uids: Iterable[int]) -> bool:
-        """Whether all of these users, at least one, can read the file themselves."""
+        """Whether all of these users, at least one, can read the token's file."""
         known = [self._can_read(uid) for uid in uids]
         return bool(known) and all(known)
 
@@ -160,7 +160,7 @@ class Token:
 
 
 def read_token(path: str | None) -> Token | None:
-    """The token in a file; None if there is none or this user may not read it."""
+    """Read the token in a file; None if there is none or this user may not read it."""
     if path is None:
         return None
     try:
@@ -174,7 +174,7 @@ def read_token(path: str | None) -> Token | None:
 
 
 class _Problem(msgspec.Struct):
-    """The fields that are used of an RFC 9457 problem."""
+    """Fields of an RFC 9457 problem that the client uses."""
 
     title: str = ""
     detail: str = ""
@@ -182,7 +182,7 @@ class _Problem(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How the agent is reached."""
+    """Sends HTTP requests to the first endpoint of the agent that accepts a connection."""
 
     endpoints: Sequence[Endpoint]  # best first
     #: Of administrators; sent only to servers that can read it themselves.
@@ -192,7 +192,7 @@ class Transport:
     def fetch(
         self, path: str, query: Query | None = None, *, method: str = "GET", accept: str = "*/*"
     ) -> bytes:
-        """The body of a successful answer.
+        """Send a request and return the body of the successful answer.
 
         Raises:
             AgentUnreachableError: Nobody answers.
@@ -209,7 +209,7 @@ class Transport:
     def opened(
         self, path: str, query: Query | None = None, *, method: str = "GET", accept: str = "*/*"
     ) -> Iterator[HTTPResponse]:
-        """A successful answer, whose body is still to be read; closed afterwards.
+        """Send a request and give the successful answer with its body unread; closed afterwards.
 
         Raises:
             AgentUnreachableError: Nobody answers.
@@ -259,7 +259,7 @@ def _reason(error: Exception) -> str:
 
 
 def _refusal(response: HTTPResponse) -> str:
-    """Why the agent refuses, by its problem document if it sent one."""
+    """Return why the agent refuses, by its problem document if it sent one."""
     try:
         problem = msgspec.json.decode(response.read(_PROBLEM_BYTES), type=_Problem)
     except (msgspec.MsgspecError, OSError, HTTPException):

@@ -1,4 +1,4 @@
-"""Loading the configuration: defaults, then a TOML file, then the environment.
+"""Load the configuration: defaults, overridden by a TOML file, then by the environment.
 
 A key's variable is `CHOPPERD_<SECTION>__<KEY>`; its text is a TOML value, else a string.
 """
@@ -30,7 +30,7 @@ _Given: TypeAlias = tuple[str, tuple[object, ...], str]
 def load_config(
     path: Path | None = DEFAULT_PATH, environment: Mapping[str, str] | None = None
 ) -> Config:
-    """The configuration in force.
+    """Read and validate the configuration in force.
 
     Args:
         path: The file, or None for no file; `DEFAULT_PATH` need not exist, any other must.
@@ -63,14 +63,14 @@ def load_config(
 
 
 def effective(config: Config) -> Iterator[tuple[Setting, object, str]]:
-    """Each setting with the value in force and where it was set, in the table's order."""
+    """Yield each setting, its value in force and where it was set, in the table's order."""
     for setting in SETTINGS:
         section, name = setting.key.split(".")
         yield setting, getattr(getattr(config, section), name), config.origins[setting.key]
 
 
 def variable(key: str) -> str:
-    """The environment variable of a key."""
+    """Return the name of the environment variable of a key."""
     return _PREFIX + key.upper().replace(".", _SEPARATOR)
 
 
@@ -86,7 +86,7 @@ def _from_file(file: Path | None, problems: list[str]) -> Iterator[_Given]:
 
 
 def _parsed(file: Path, problems: list[str]) -> dict[str, object]:
-    """The file's content; empty, with the problem added, if it can't be used."""
+    """Parse the file; return {}, with the problem added to `problems`, if it can't be used."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def _from_environment(variables: Mapping[str, str]) -> Iterator[_Given]:
 
 
 def _candidates(text: str) -> tuple[object, ...]:
-    """The text as a TOML value, if it is one, and as a string."""
+    """Return the text as a TOML value, if it is one, and as a string; best first."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""Paths of state and sockets, the node's name, and systemd's variables."""
+"""Paths of state and sockets, the node's name, and systemd's environment variables."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from chopperd.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPaths:
-    """The folders of a system-wide agent."""
+    """Folders of a system-wide agent."""
 
     state: Path = Path("/var/lib/chopperd")
     runtime: Path = Path("/run/chopperd")
@@ -28,7 +28,7 @@ _NAME: Final = "chopperd"
 def state_folder(
     config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> Path:
-    """The state folder of an agent started now; it need not exist.
+    """Return the state folder of an agent started now; it need not exist.
 
     `paths.state` if set; the system's folder for root, or if it can be written to; else
     `$XDG_STATE_HOME/chopperd`, by default under `~/.local/state`. Environment None is the
@@ -45,7 +45,7 @@ def state_folder(
 def runtime_folder(
     config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> Path:
-    """The folder of socket and pause file of an agent started now; it need not exist.
+    """Return the folder of socket and pause file of an agent started now; it need not exist.
 
     As `state_folder`, by `paths.runtime` and `$XDG_RUNTIME_DIR/chopperd`; without that variable in
     the user's state folder, since others could own a folder where all may write.
@@ -61,7 +61,7 @@ def runtime_folder(
 def readable_state_folders(
     config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> tuple[Path, ...]:
-    """Readable folders with the state of an agent, best first.
+    """Return readable folders that may hold the state of an agent, best first.
 
     `paths.state` if set, else the system's and the user's, if they exist and may be read.
     """
@@ -71,7 +71,7 @@ def readable_state_folders(
 def readable_runtime_folders(
     config: Config, environment: Mapping[str, str] | None = None, system: SystemPaths = SYSTEM_PATHS
 ) -> tuple[Path, ...]:
-    """Readable folders with the socket of an agent, as `readable_state_folders`."""
+    """Return readable folders that may hold an agent's socket, as `readable_state_folders`."""
     return _readable(config.paths.runtime, system.runtime, _own_runtime, environment)
 
 
@@ -85,7 +85,7 @@ def _readable(
     own: Callable[[Mapping[str, str]], Path],
     environment: Mapping[str, str] | None,
 ) -> tuple[Path, ...]:
-    """The configured folder, or the system's and the user's, in which files can be opened."""
+    """Return which of the configured folder, or the system's and the user's, may be searched."""
     folders = [system] if configured is None else [Path(configured)]
     if configured is None:
         with suppress(ConfigError):  # a user without a home
@@ -125,13 +125,13 @@ def _may_use(folder: Path) -> bool:
 
 
 def node_name(config: Config) -> str:
-    """The node's name in reports, metrics and samples: configured, else the host's."""
+    """Return the node's name in reports, metrics and samples: configured, else the host's."""
     return config.node.name or os.uname().nodename
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceManager:
-    """systemd's settings for this process."""
+    """Settings that systemd passes to this process."""
 
     #: socket for status messages ("@" first: an abstract one); None without one
     notify_address: str | None = None
@@ -139,7 +139,7 @@ class ServiceManager:
 
 
 def service_manager(environment: Mapping[str, str] | None = None) -> ServiceManager:
-    """Systemd's settings in the environment (None: the process's own).
+    """Return systemd's settings in the environment (None: the process's own).
 
     Source: sd_notify(3), sd_watchdog_enabled(3): `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`.
     """

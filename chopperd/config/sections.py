@@ -1,4 +1,4 @@
-"""The configuration as the program uses it: one dataclass for each section."""
+"""The parsed configuration: one dataclass for each section."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class PathsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
-    """`[sampling]`: how often the GPUs are read, and what that may cost."""
+    """`[sampling]`: back end, rates at which GPUs are read, and limits of the cost."""
 
     backend: str
     hz: float
@@ -83,7 +83,7 @@ class RecorderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """`[metrics]`: address and extent of the metrics for Prometheus."""
+    """`[metrics]`: listen address and profile of the metrics for Prometheus."""
 
     listen: str
     profile: Literal["minimal", "standard", "full"]
@@ -116,7 +116,7 @@ class ClassSetting(msgspec.Struct, frozen=True, kw_only=True, rename={"kernel_cl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesConfig:
-    """`[traces]`: what a site knows about its own traces."""
+    """`[traces]`: site-specific rules: device map, patterns of data waits, kernel classes."""
 
     device_map: str | None
     data_wait_patterns: tuple[str, ...]
@@ -125,7 +125,7 @@ class TracesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """`[reference]`: reference clock of losses, if not the driver's; a model's comes first."""
+    """`[reference]`: reference clocks of losses; a model's goes first; None: the driver's."""
 
     sm_clock_mhz: float | None
     limit_mhz: float | None
@@ -141,7 +141,7 @@ class PrivacyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The whole configuration; `origins` is where each key ("sampling.hz") was set."""
+    """The whole configuration; `origins` maps each key ("sampling.hz") to where it was set."""
 
     node: NodeConfig
     paths: PathsConfig

@@ -1,1 +1,1 @@
-"""What `chopperd doctor` looks at and what it makes of it: facts, checks over them, findings."""
+"""Diagnosis by `chopperd doctor`: collected facts, checks that judge them, and findings."""

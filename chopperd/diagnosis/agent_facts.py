@@ -1,4 +1,4 @@
-"""Facts about the agent and its configured folders, addresses and socket."""
+"""Collect facts about the agent and its configured folders, addresses and socket."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _CONNECT_S: Final = 1.0
 
 
 def folders_of(config: Config) -> tuple[Folder, ...]:
-    """The state and runtime folders of an agent started now by this user."""
+    """Inspect the state and runtime folders of an agent started now by this user."""
     state = _folder("state", lambda: state_folder(config))
     runtime = _folder("runtime", lambda: runtime_folder(config))
     socket = Path(runtime.path) / SOCKET_NAME
@@ -34,7 +34,7 @@ def folders_of(config: Config) -> tuple[Folder, ...]:
 
 
 def listeners_of(config: Config) -> tuple[Listener, ...]:
-    """The configured addresses with a fixed port."""
+    """Return the configured addresses with a fixed port, and whether each is in use."""
     wanted = (("metrics.listen", config.metrics.listen), ("api.listen", config.api.listen))
     return tuple(
         Listener(key=key, address=address, is_taken=is_in_use(address))
@@ -44,7 +44,7 @@ def listeners_of(config: Config) -> tuple[Listener, ...]:
 
 
 def agent_of(config: Config) -> Agent:
-    """The agent of this node, asked now."""
+    """Request the status of this node's agent; return its version or why there is no answer."""
     try:
         client = AgentClient.of(config)
         status = client.status()
@@ -57,7 +57,7 @@ def agent_of(config: Config) -> Agent:
 
 
 def pause_of(config: Config) -> Pause | None:
-    """The pause by the pause file, even if over; None without one. It need not be readable."""
+    """Read the pause file, readable or not, over or not; None if there is no such file."""
     try:
         path = runtime_folder(config) / FILE_NAME
     except ConfigError:
@@ -97,7 +97,7 @@ def _free_ratio(path: Path) -> float | None:
 
 
 def _answers(endpoints: Sequence[Endpoint]) -> bool:
-    """Whether anything accepts a connection at an agent's address."""
+    """Whether a connection to any of an agent's addresses is accepted."""
     for endpoint in endpoints:
         try:
             endpoint.connect(_CONNECT_S).close()

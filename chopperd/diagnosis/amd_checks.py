@@ -1,4 +1,4 @@
-"""Checks for AMD's GPUs: kernel module, files, virtual functions, partitions, AMD SMI."""
+"""Checks of AMD's GPUs: kernel module, files, virtual functions, partitions, AMD SMI."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,7 +18,7 @@ _UNNEEDED: Final = "not needed: the kernel's files are read"
 
 
 def kernel_module(facts: Facts) -> Iterator[Finding]:
-    """Whether AMD's kernel module is loaded, its version, and whether it runs all GPUs."""
+    """Check whether AMD's kernel module is loaded and runs all GPUs; report its version."""
     check, amd = "AMD kernel module", facts.amd
     if not _has_amd(facts):
         return
@@ -36,7 +36,7 @@ def kernel_module(facts: Facts) -> Iterator[Finding]:
 
 
 def device_files(facts: Facts) -> Iterator[Finding]:
-    """Whether AMD's device files exist and may be used, if they are needed."""
+    """Check whether AMD's device files exist and this user may open them, if they are needed."""
     check = "AMD device files"
     if not _has_amd(facts):
         return
@@ -58,7 +58,7 @@ def device_files(facts: Facts) -> Iterator[Finding]:
 
 
 def metrics(facts: Facts) -> Iterator[Finding]:
-    """Whether each card's file `gpu_metrics` can be read and has a known version."""
+    """Check whether each card's file `gpu_metrics` can be read and has a known version."""
     check, amd = "gpu_metrics", facts.amd
     if not amd.cards or not amd.was_asked:
         return
@@ -84,7 +84,7 @@ def metrics(facts: Facts) -> Iterator[Finding]:
 
 
 def virtual_functions(facts: Facts) -> Iterator[Finding]:
-    """Whether the GPUs here are virtual functions (SR-IOV)."""
+    """Check whether GPUs are virtual functions (SR-IOV); no finding if none is."""
     found = [card.pci_bus_id for card in facts.amd.cards if card.is_virtual]
     if found:
         text = f"{named(found)}: virtual functions, for which the driver reports little or nothing"
@@ -93,7 +93,7 @@ def virtual_functions(facts: Facts) -> Iterator[Finding]:
 
 
 def partitions(facts: Facts) -> Iterator[Finding]:
-    """How the cards are split; nothing if they can't be."""
+    """Report how the cards are split into partitions; no finding if they can't be."""
     modes: dict[str, list[AmdCard]] = {}
     for card in facts.amd.cards:
         if card.compute_mode is not None:
@@ -116,7 +116,7 @@ def partitions(facts: Facts) -> Iterator[Finding]:
 
 
 def amd_smi(facts: Facts) -> Iterator[Finding]:
-    """Whether AMD SMI's binding and library are installed, in matching versions."""
+    """Check whether AMD SMI's binding and library are installed, in matching versions."""
     check, amd = "AMD SMI", facts.amd
     if not amd.was_asked or not _has_amd(facts):
         return
@@ -135,7 +135,7 @@ def amd_smi(facts: Facts) -> Iterator[Finding]:
 
 
 def _smi_state(found: AmdSmi) -> tuple[str, str | None]:
-    """The versions, or what is wrong and the fix."""
+    """Return the versions and None, or what is wrong and the fix."""
     if found.error is not None:
         fix = "install ROCm's amd-smi-lib; if that has no binding, pip install 'chopperd[amd]'"
         return found.error, fix
@@ -149,7 +149,7 @@ def _smi_state(found: AmdSmi) -> tuple[str, str | None]:
 
 
 def _has_amd(facts: Facts) -> bool:
-    """Whether there is a sign of an AMD GPU, or one of AMD's back ends was requested."""
+    """Whether anything indicates an AMD GPU, or one of AMD's back ends was requested."""
     is_meant = facts.driver.backend in _AMD_BACKENDS or _backend(facts) is not None
     return bool(facts.hardware.amd_count or facts.amd.cards or _has_kfd(facts.nodes) or is_meant)
 
@@ -159,7 +159,7 @@ def _has_kfd(nodes: Sequence[DeviceNode]) -> bool:
 
 
 def _backend(facts: Facts) -> str | None:
-    """The back end by which AMD's GPUs are read; None if none is."""
+    """Return the back end by which AMD's GPUs are read; None if none is read."""
     found = facts.driver.inventory
     if found is None or found.backend not in _AMD_BACKENDS:
         return None

@@ -26,14 +26,14 @@ _LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+)\.(\d+)")
 
 
 def look_lines(sysfs: Path = _SYSFS) -> Iterator[bytes]:
-    """The process's output, line by line; `sysfs` is the root of sysfs."""
+    """Probe the cards and AMD SMI and yield the output lines; `sysfs` is the root of sysfs."""
     for card in cards(sysfs):
         yield msgspec.json.encode(_metrics(card.pci_bus_id, card.metrics))
     yield msgspec.json.encode(amd_smi())
 
 
 def amd_smi() -> AmdSmi:
-    """AMD SMI's binding and library, loaded into this process without calling any function."""
+    """Load AMD SMI, calling none of its functions; return its files and versions, or the error."""
     try:
         binding = import_binding()
     except BackendUnavailableError as error:
@@ -50,7 +50,7 @@ def amd_smi() -> AmdSmi:
 
 
 def look_of(output: bytes) -> tuple[Line, ...]:
-    """The lines of the process, without one that it could not finish."""
+    """Parse the probe's output lines, without one that the process could not finish."""
     return tuple(line for line in map(_decoded, output.split(b"\n")) if line is not None)
 
 
@@ -68,7 +68,7 @@ def _metrics(pci_bus_id: str, path: Path) -> CardMetrics:
 
 
 def _library_file(binding: Binding) -> str:
-    """The loaded file, whose name has its version; else the path that the binding names."""
+    """Return the loaded file, whose name has its version; else the path that the binding names."""
     mapped = (line.rpartition(" ")[2] for line in _MAPS.read_text().splitlines())
     return next((path for path in mapped if _FILE_NAME in path), binding.library_path)
 

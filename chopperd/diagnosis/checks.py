@@ -1,4 +1,4 @@
-"""All checks of `chopperd doctor` in the order of its output; here those of agent and node."""
+"""All checks of `chopperd doctor`, in the order of its output; defines those of agent and node."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ _UNEVEN_NS: Final = NS_PER_MS
 
 
 def configuration(facts: Facts) -> Iterator[Finding]:
-    """Whether the settings can be used."""
+    """Check whether the configuration is valid."""
     if not facts.problems:
         yield ok("configuration", "in order")
     for each in facts.problems:
@@ -25,7 +25,7 @@ def configuration(facts: Facts) -> Iterator[Finding]:
 
 
 def folders(facts: Facts) -> Iterator[Finding]:
-    """Whether the agent's folders can be written to, and have free space."""
+    """Check whether the agent's folders can be written to, and have free space."""
     for each in facts.folders:
         check, free = f"{each.what} folder", each.free_ratio
         if each.problem is not None:
@@ -41,7 +41,7 @@ def folders(facts: Facts) -> Iterator[Finding]:
 
 
 def listeners(facts: Facts) -> Iterator[Finding]:
-    """Whether the agent's addresses are free, or the agent's."""
+    """Check whether the agent's addresses are free, or used by a running agent."""
     for each in facts.listeners:
         if not each.is_taken:
             yield ok(each.key, f"{each.address} is free")
@@ -54,7 +54,7 @@ def listeners(facts: Facts) -> Iterator[Finding]:
 
 
 def agent(facts: Facts) -> Iterator[Finding]:
-    """Whether a healthy agent of this version runs here."""
+    """Check whether a healthy agent of this version runs here."""
     check, found = "agent", facts.agent
     if found.refusal is not None:
         fix = "see `journalctl -u chopperd`, or try as another user"
@@ -72,14 +72,14 @@ def agent(facts: Facts) -> Iterator[Finding]:
 
 
 def pause(facts: Facts) -> Iterator[Finding]:
-    """Whether somebody has paused the agent."""
+    """Check whether the agent is paused; no finding if not."""
     if facts.pause is not None:
         fix = "remove the file `pause` in the runtime folder"
         yield problem("pause", f"nothing is sampled or analysed: {facts.pause.reason}", fix)
 
 
 def clocks(facts: Facts) -> Iterator[Finding]:
-    """Whether the wall clock, which traces are aligned by, runs evenly."""
+    """Check whether the wall clock, which traces are aligned by, runs evenly."""
     check, now = "clock", facts.clocks
     if abs(now.step_ns) > _UNEVEN_NS + _SLEW_RATIO * now.watched_ns:
         step = f"{now.step_ns / NS_PER_MS:.1f} ms in {now.watched_ns / NS_PER_S:.1f} s"
@@ -143,7 +143,7 @@ _COMM_LENGTH: Final = 15
 
 
 def container(facts: Facts) -> Iterator[Finding]:
-    """Whether this is a container: permissions are then the container's."""
+    """Report whether this is a container: permissions are then the container's."""
     inside = facts.container
     if inside.evidence is None:
         yield ok("container", "none: this is the host")
@@ -160,7 +160,7 @@ def container(facts: Facts) -> Iterator[Finding]:
 
 
 def job_processes(facts: Facts) -> Iterator[Finding]:
-    """Whether traces can be mapped to GPUs by the processes of their jobs."""
+    """Check whether traces can be mapped to GPUs by the processes of their jobs."""
     seen = facts.driver.inventory
     if seen is None or seen.processes is None or seen.simulated:
         return
@@ -177,7 +177,7 @@ def job_processes(facts: Facts) -> Iterator[Finding]:
 
 
 def readers(facts: Facts) -> Iterator[Finding]:
-    """Which other programs read the GPUs."""
+    """Report which other programs read the GPUs."""
     found = _found(facts)
     if not found and not facts.sees_host:
         yield unknown("other agents", "only processes of this container are visible")
@@ -190,7 +190,7 @@ def readers(facts: Facts) -> Iterator[Finding]:
 
 
 def dcgm_profiling(facts: Facts) -> Iterator[Finding]:
-    """Whether DCGM may block the GPU's counters for the profiler of jobs."""
+    """Check whether DCGM may block the GPU counters that a job's profiler needs."""
     running = [name for name in _DCGM if name in _found(facts)]
     seen = facts.driver.inventory
     if not running or seen is None or seen.backend != "nvml":
@@ -206,7 +206,7 @@ def dcgm_profiling(facts: Facts) -> Iterator[Finding]:
 
 
 def amd_profiling(facts: Facts) -> Iterator[Finding]:
-    """Whether an agent of AMD's may block counters that a job's profiler needs."""
+    """Check whether an agent of AMD's may block counters that a job's profiler needs."""
     running = [name for name in _AMD_PROFILING if name in _found(facts)]
     seen = facts.driver.inventory
     if not running or seen is None or seen.backend not in _AMD_BACKENDS:
@@ -217,7 +217,7 @@ def amd_profiling(facts: Facts) -> Iterator[Finding]:
 
 
 def amd_smi_lock(facts: Facts) -> Iterator[Finding]:
-    """Whether other programs may delay our calls of AMD SMI."""
+    """Check whether other programs may delay our calls of AMD SMI."""
     others = [name for name in _AMD_SMI_READERS if name in _found(facts)]
     seen = facts.driver.inventory
     if others and seen is not None and seen.backend == "amdsmi":
@@ -227,7 +227,7 @@ def amd_smi_lock(facts: Facts) -> Iterator[Finding]:
 
 
 def kineto(facts: Facts) -> Iterator[Finding]:
-    """Whether another daemon holds the socket for trace requests to jobs."""
+    """Check whether another daemon holds the socket for trace requests to jobs."""
     if not facts.kineto_taken:
         return
     check, holder = "Kineto socket", facts.kineto_holder
@@ -244,7 +244,7 @@ def kineto(facts: Facts) -> Iterator[Finding]:
 
 
 def _found(facts: Facts) -> dict[str, list[int]]:
-    """The pids of running programs that read GPUs, by program."""
+    """Return the pids of running programs that read GPUs, by program."""
     found: dict[str, list[int]] = {}
     for process in facts.processes:
         for program, names in _READERS.items():
@@ -284,5 +284,5 @@ CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
-    """The findings of all checks."""
+    """Run all checks; return their findings in order."""
     return tuple(finding for check in CHECKS for finding in check(facts))

@@ -1,4 +1,4 @@
-"""Checks for NVIDIA's GPUs: hardware, library, kernel module, device files, MIG, reads."""
+"""Checks of NVIDIA's GPUs: hardware, library, kernel module, device files, MIG, reads."""
 
 import errno
 import re
@@ -17,7 +17,7 @@ _MOST_NAMED: Final = 4
 def refusals(
     check: str, facts: Facts, nodes: Iterable[DeviceNode], *, is_needed: bool, open_by: str
 ) -> Iterator[Finding]:
-    """One finding for all device files that this user may not open for the same reason.
+    """Yield a finding for each group of files that this user may not open for the same reason.
 
     Args:
         check: Name of the check.
@@ -38,14 +38,14 @@ def refusals(
 
 
 def named(names: list[str]) -> str:
-    """The names, or the first few and the number of the rest."""
+    """Join the names, or the first few and the number of the rest."""
     more = len(names) - _MOST_NAMED
     shown = ", ".join(names[:_MOST_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _refusal(facts: Facts, node: DeviceNode, paths: str, open_by: str) -> tuple[str, str | None]:
-    """Why the user may not open the files, and the fix."""
+    """Return why the user may not open the files, and the fix."""
     if node.errno == errno.EPERM:
         fix = "DeviceAllow=char-* rw in its unit"
         if facts.container.evidence is not None:
@@ -69,7 +69,7 @@ _HANG_FIX: Final = "see dmesg (Xid, amdgpu); reset the GPU or reboot; no kill -9
 
 
 def hardware(facts: Facts) -> Iterator[Finding]:
-    """Whether there is a GPU at all."""
+    """Check whether there is a GPU at all."""
     check, counts = "GPU hardware", facts.hardware
     found = [
         f"{count} {maker}"
@@ -88,7 +88,7 @@ def hardware(facts: Facts) -> Iterator[Finding]:
 
 
 def binding(facts: Facts) -> Iterator[Finding]:
-    """Whether the Python binding of NVML is installed."""
+    """Check whether the Python binding of NVML is installed."""
     if facts.binding:
         yield ok("NVML binding", "installed")
     elif _has_nvidia(facts):
@@ -96,7 +96,7 @@ def binding(facts: Facts) -> Iterator[Finding]:
 
 
 def library(facts: Facts) -> Iterator[Finding]:
-    """Whether NVIDIA's library loads, and from which file."""
+    """Check whether NVIDIA's library loads, and from which file."""
     check, loaded = "driver library", facts.driver.library
     if loaded is None and facts.driver.stuck_pids:
         yield unknown(check, "not loaded: earlier probes still hang in the driver")
@@ -125,7 +125,7 @@ def _library_fix(facts: Facts) -> str:
 
 
 def kernel_module(facts: Facts) -> Iterator[Finding]:
-    """Whether NVIDIA's kernel module is loaded and has the library's version."""
+    """Check whether NVIDIA's kernel module is loaded and has the library's version."""
     check = "kernel module"
     if not _has_nvidia(facts):
         return
@@ -160,7 +160,7 @@ def _mismatch(check: str, facts: Facts, text: str) -> Finding:
 
 
 def device_files(facts: Facts) -> Iterator[Finding]:
-    """Whether NVIDIA's device files exist and may be used."""
+    """Check whether NVIDIA's device files exist and this user may open them."""
     check = "device files"
     if not _has_nvidia(facts):
         return
@@ -182,7 +182,7 @@ def device_files(facts: Facts) -> Iterator[Finding]:
 
 
 def mig(facts: Facts) -> Iterator[Finding]:
-    """Whether the parts of MIG GPUs may be read; nothing without MIG."""
+    """Check whether this user may open the files of MIG instances; no finding without MIG."""
     if not facts.mig:
         return
     check = "MIG"
@@ -197,7 +197,7 @@ def mig(facts: Facts) -> Iterator[Finding]:
 
 
 def gpus(facts: Facts) -> Iterator[Finding]:
-    """Whether the GPUs can be read."""
+    """Check whether the GPUs can be read."""
     check, probe = "GPUs", facts.driver
     if probe.stuck_pids:
         pids = named([str(pid) for pid in probe.stuck_pids])
@@ -240,7 +240,7 @@ def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
 
 
 def _has_nvidia(facts: Facts) -> bool:
-    """Whether there is a sign of an NVIDIA GPU."""
+    """Whether anything on this machine indicates an NVIDIA GPU."""
     loaded = facts.driver.library
     return bool(
         facts.hardware.nvidia_count
@@ -251,7 +251,7 @@ def _has_nvidia(facts: Facts) -> bool:
 
 
 def _is_read(facts: Facts) -> bool:
-    """Whether a GPU is read through NVML: missing parts are then not needed."""
+    """Whether any GPU is read through NVML, so that missing parts are not needed."""
     found = facts.driver.inventory
     return (
         found is not None

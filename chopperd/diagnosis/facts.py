@@ -1,4 +1,4 @@
-"""Facts about the machine, as data: gathered by some modules, judged by the checks.
+"""Facts about the machine, as plain data: other modules collect them, the checks judge them.
 
 Texts of files are unchanged; None means "not there, or not readable".
 """
@@ -42,7 +42,7 @@ class AmdCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amd:
-    """AMD's driver, cards and library."""
+    """State of AMD's driver, cards and library."""
 
     is_loaded: bool = False  # the kernel module `amdgpu`, or its code in the kernel
     module_version: str | None = None  # None for the kernel's own module
@@ -57,7 +57,7 @@ class Amd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """GPUs on the PCI bus, by maker; None if the bus can't be read."""
+    """Number of GPUs on the PCI bus by maker; None if the bus can't be read."""
 
     nvidia_count: int | None = None
     amd_count: int | None = None
@@ -87,7 +87,7 @@ class DriverProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device file."""
+    """A device file, and whether this user may use it."""
 
     path: str
     mode: int  # permission bits
@@ -99,7 +99,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """A part of a MIG GPU that a process needs a device file for."""
+    """GPU or compute instance of a MIG GPU, which a process needs a device file for."""
 
     name: str  # its path under the driver's capabilities ("gpu0/mig/gi1")
     node: DeviceNode | None  # None if missing
@@ -107,7 +107,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """Signs of a container, and what NVIDIA's toolkit was asked to put into it."""
+    """Signs of a container, and NVIDIA's variables, which select GPUs and libraries in it."""
 
     evidence: str | None = None  # None on a host
     visible_devices: str | None = None  # `NVIDIA_VISIBLE_DEVICES`
@@ -137,7 +137,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The agent of this node."""
+    """State of this node's agent."""
 
     own_version: str  # of this program
     version: str | None = None  # of the agent; None if none answers
@@ -147,7 +147,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Behaviour of the machine's clocks."""
+    """Evenness and synchronisation of the machine's wall clock."""
 
     step_ns: int  # movement of REALTIME against MONOTONIC during `watched_ns`
     watched_ns: int
@@ -165,7 +165,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All input of the checks."""
+    """All facts that the checks judge."""
 
     problems: tuple[str, ...] = ()  # of the configuration
     hardware: Hardware = field(default_factory=Hardware)

@@ -1,4 +1,4 @@
-"""The findings of `chopperd doctor`, each with its fix, as a page and as JSON."""
+"""Findings of `chopperd doctor`, each with its fix; rendered as a page and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from chopperd.report.text.wording import plural
 
 
 class Verdict(StrEnum):
-    """The result of a check; `UNKNOWN`: no clear result, which is not a problem yet."""
+    """Result of a check; `UNKNOWN`: no clear result, which is not a problem yet."""
 
     OK = "ok"
     PROBLEM = "problem"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of one check, in words for people."""
+    """Result of one check, in words for people."""
 
     check: str  # name: "driver library"
     verdict: Verdict
@@ -31,28 +31,28 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """A finding without a problem."""
+    """Return the finding that a check found no problem."""
     return Finding(check=check, verdict=Verdict.OK, text=text)
 
 
 def problem(check: str, text: str, fix: str) -> Finding:
-    """A problem and its fix."""
+    """Return the finding of a problem and its fix."""
     return Finding(check=check, verdict=Verdict.PROBLEM, text=text, fix=fix)
 
 
 def unknown(check: str, text: str, fix: str | None = None) -> Finding:
-    """A check without a clear result."""
+    """Return the finding of a check without a clear result."""
     return Finding(check=check, verdict=Verdict.UNKNOWN, text=text, fix=fix)
 
 
 def encode_findings(findings: Sequence[Finding]) -> bytes:
-    """The findings as indented JSON: `{"ok": ..., "findings": [...]}`."""
+    """Return the findings as indented JSON: `{"ok": ..., "findings": [...]}`."""
     document = {"ok": not problem_count(findings), "findings": findings}
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def diagnosis_page(findings: Sequence[Finding]) -> Group:
-    """One line for each finding, followed by its fix if it has one; then the number of problems."""
+    """Return a page: a line for each finding, then its fix if any; last the number of problems."""
     rows: list[tuple[str, str, str]] = []
     for each in findings:
         rows.append((each.verdict.value, each.check, each.text))
@@ -65,5 +65,5 @@ def diagnosis_page(findings: Sequence[Finding]) -> Group:
 
 
 def problem_count(findings: Sequence[Finding]) -> int:
-    """How many findings are problems."""
+    """Return how many findings are problems."""
     return sum(each.verdict is Verdict.PROBLEM for each in findings)

@@ -1,4 +1,4 @@
-"""Facts about the machine, read from its file tree; no driver is called or opened."""
+"""Collect facts about the machine from its file tree, without any call to a driver."""
 
 import ctypes
 import errno
@@ -45,7 +45,7 @@ _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def access_errno(path: Path) -> int:
-    """Error number if this user may not read and write a file; 0 if allowed.
+    """Return the error number if this user may not read and write a file; 0 if allowed.
 
     Source: access(2): EPERM (device cgroup) or EACCES (mode), which `os.access` doesn't return.
     """
@@ -55,7 +55,7 @@ def access_errno(path: Path) -> int:
 
 
 class Machine:
-    """Facts in the file tree under `root`; `access` gives the error number of using a file."""
+    """Reads facts from the file tree at `root`; `access` returns the error of using a file."""
 
     def __init__(self, root: Path = Path("/"), access: Access = access_errno) -> None:
         self._root = root
@@ -63,16 +63,16 @@ class Machine:
         self._access = access
 
     def kernel_module(self) -> str | None:
-        """The version file of NVIDIA's kernel module."""
+        """Return the text of NVIDIA's kernel module's version file; None if there is none."""
         return _text(self._proc / "driver/nvidia/version")
 
     def clock_source(self) -> str | None:
-        """The kernel's clock source."""
+        """Return the name of the kernel's clock source ("tsc"); None if unknown."""
         folder = self._root / "sys/devices/system/clocksource/clocksource0"
         return (_text(folder / "current_clocksource") or "").strip() or None
 
     def hardware(self) -> Hardware:
-        """GPUs on the PCI bus."""
+        """Count the GPUs on the PCI bus."""
         bus = self._root / "sys/bus/pci/devices"
         try:
             found = [_vendor(device) for device in bus.iterdir()]
@@ -81,12 +81,12 @@ class Machine:
         return Hardware(nvidia_count=found.count(_NVIDIA), amd_count=found.count(_AMD))
 
     def nodes(self) -> tuple[DeviceNode, ...]:
-        """Device files of GPUs, in the order of their names."""
+        """Return the device files of GPUs, sorted by name in each kind."""
         paths = [path for pattern in _NODES for path in sorted(self._root.glob(pattern))]
         return tuple(node for path in paths if (node := self._node(path)) is not None)
 
     def mig(self) -> tuple[MigInstance, ...]:
-        """GPU and compute instances that the driver has files for."""
+        """Return the GPU and compute instances of MIG that the driver has files for."""
         folder = self._proc / "driver/nvidia/capabilities"
         files = [path for pattern in _MIG_INSTANCES for path in sorted(folder.glob(pattern))]
         return tuple(
@@ -95,7 +95,7 @@ class Machine:
         )
 
     def container(self) -> Container:
-        """Signs of a container."""
+        """Return signs of a container, and NVIDIA's variables in this process's environment."""
         entries = (_text(self._proc / "self/environ") or "").split("\0")
         variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
         return Container(
@@ -105,7 +105,7 @@ class Machine:
         )
 
     def processes(self) -> tuple[Process, ...]:
-        """All visible processes."""
+        """Return all visible processes, by rising pid."""
         folders = sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name))
         return tuple(Process(pid=int(each.name), names=_process_names(each)) for each in folders)
 
@@ -114,9 +114,9 @@ class Machine:
         return (_text(self._proc / "1/comm") or "").strip() in _FIRST_PROCESSES
 
     def process_view(self, listed: Collection[int] | None) -> ProcessView:
-        """Visibility of the processes that a driver lists; `listed` None: it lists none.
+        """Return how far the processes a driver lists are visible; `listed` None: it lists none.
 
-        Without any, the environment of the first process is tested instead.
+        If none is visible, access to the environment of process 1 is tested instead of theirs.
         """
         seen = [pid for pid in listed or () if (self._proc / str(pid) / "stat").exists()]
         try:
@@ -131,7 +131,7 @@ class Machine:
         )
 
     def kineto(self) -> tuple[bool, str | None]:
-        """Whether the Kineto daemon's abstract socket is in use, and by whom if visible."""
+        """Return whether Kineto's abstract socket is in use, and by which process, if visible."""
         table = _text(self._proc / "net/unix") or ""
         columns = [line.split() for line in table.splitlines()[1:]]
         inodes = [int(cells[6]) for cells in columns if cells[7:8] and cells[7] in _KINETO_NAMES]
@@ -190,7 +190,7 @@ def _text(path: Path) -> str | None:
 
 
 def _vendor(device: Path) -> str | None:
-    """The vendor id of a PCI device; None if it is not a GPU."""
+    """Return the vendor id of a PCI device; None if it is not a GPU."""
     kind = _text(device / "class") or ""
     return (_text(device / "vendor") or "").strip() if kind.startswith(_GPU_CLASSES) else None
 
@@ -203,7 +203,7 @@ def _group(gid: int) -> str:
 
 
 def _process_names(folder: Path) -> frozenset[str]:
-    """Names of a process: its own, its program's, and its script's if interpreted."""
+    """Return the names of a process: its own, its program's, and its script's if interpreted."""
     name = (_text(folder / "comm") or "").strip()
     program, *others = (_text(folder / "cmdline") or "").split("\0")
     names = {name, program.rpartition("/")[2]}
@@ -214,7 +214,7 @@ def _process_names(folder: Path) -> frozenset[str]:
 
 
 def _holder_of(inodes: Collection[int], proc: Path) -> str | None:
-    """The process with one of these sockets open: "pid 12 (name)"; None if none is visible."""
+    """Find a process with one of the sockets open: "pid 12 (name)"; None if none is visible."""
     links = {f"socket:[{inode}]" for inode in inodes}
     for process in proc.glob("[0-9]*") if links else ():
         try:
@@ -234,7 +234,7 @@ _VIRTUAL_DEVICES: Final = frozenset(
 
 
 def amd_of(root: Path) -> Amd:
-    """Facts about AMD's driver in the file tree; no file that asks a GPU is opened."""
+    """Collect facts about AMD's driver from the file tree, without opening files that ask a GPU."""
     module = root / "sys/module/amdgpu"
     return Amd(
         is_loaded=module.is_dir(),

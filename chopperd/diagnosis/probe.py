@@ -1,7 +1,7 @@
 """Probe the GPUs in a separate process, since a driver call may never return.
 
 The process writes two lines of JSON: the loaded driver library, then the GPUs as they were read.
-Missing lines show how far it came.
+A missing line shows that the process ended or hung before it.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ _LATER_PROBES_S: Final = 32.0
 def survey(
     backend: DeviceBackend, *, calls_count: int = 0, calls: TimedCalls | None = None
 ) -> Inventory:
-    """The GPUs of a back end, each read once; one that fails or hangs does not hide the others.
+    """Read each GPU of a back end once; one that fails or hangs does not hide the others.
 
     Args:
         backend: The back end.
@@ -57,7 +57,7 @@ def survey(
 
 
 class _SurveyReader:
-    """Reads one GPU after the other, with a timeout each."""
+    """Reads the GPUs of a back end one by one, each with a timeout."""
 
     def __init__(
         self, backend: DeviceBackend, calls: TimedCalls, calls_count: int, gpus_count: int
@@ -70,7 +70,7 @@ class _SurveyReader:
         self._hung_indices: set[int] = set()
 
     def entry(self, info: GpuInfo) -> InventoryEntry:
-        """A GPU and its values, or the error."""
+        """Read a GPU; return it with its values or the error."""
         if info.index in self._hung_indices:  # a part of a card that hangs
             return InventoryEntry(info=info, error="not read: the calls on its card do not return")
         read = partial(self._backend.read, info, ReadScope.FULL)
@@ -88,7 +88,7 @@ class _SurveyReader:
             return replace(entry, error=self._noted(info, error))
 
     def _processes(self, info: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The processes on a GPU; None if the driver does not report them."""
+        """Return the processes on a GPU; None if the driver does not report them."""
         if not isinstance(self._backend, ListsProcesses):
             return None
         try:
@@ -118,7 +118,7 @@ _FILE_NAME: Final = "libnvidia-ml.so"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The second line: the GPUs, or why there are none and the exit code that goes with it."""
+    """Second line of the output: the GPUs, or why there are none, with the exit code."""
 
     inventory: Inventory | None = None
     error: str | None = None
@@ -126,7 +126,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
-    """The process's output, line by line; `calls_count` as for `survey`."""
+    """Probe the GPUs and yield the output lines; `calls_count` as for `survey`."""
     yield msgspec.json.encode(loaded_library(LIBRARY_NAME))
     calls = TimedCalls("its calls")
     try:
@@ -145,7 +145,7 @@ def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
 
 
 def loaded_library(name: str, maps: Path = _MAPS) -> Library:
-    """A library, loaded into this process without calling any function."""
+    """Load a library into this process without calling any function; return its file or error."""
     try:
         ctypes.CDLL(name)
     except OSError as error:
@@ -156,12 +156,12 @@ def loaded_library(name: str, maps: Path = _MAPS) -> Library:
 
 
 def is_whole(output: bytes) -> bool:
-    """Whether all lines are there, although the process may still run."""
+    """Whether the output of a probe has all lines, although the process may still run."""
     return output.count(b"\n") >= _LINES_COUNT
 
 
 def probe_of(backend: str, output: bytes) -> DriverProbe:
-    """The result in the lines, also if the process ended before the last."""
+    """Parse a probe's output, also if the process ended before the last line."""
     library, outcome = _parsed(output)
     return DriverProbe(
         backend=backend,
@@ -172,11 +172,11 @@ def probe_of(backend: str, output: bytes) -> DriverProbe:
 
 
 def inventory_of(output: bytes) -> Inventory:
-    """The GPUs in the lines.
+    """Parse the GPUs in a probe's output.
 
     Raises:
         ConfigError: No back end has the requested name.
-        BackendUnavailableError: There are none; says why.
+        BackendUnavailableError: The output has no GPUs; says why.
     """
     _, outcome = _parsed(output)
     if outcome is not None and outcome.inventory is not None:
@@ -209,7 +209,7 @@ _START_FIELD: Final = 19
 
 
 def left_probes(older_than_s: float, proc: Path = _PROC) -> tuple[int, ...]:
-    """Pids of this user's earlier probes that still hang in a driver, rising.
+    """Return pids of this user's earlier probes that still hang in a driver, rising.
 
     A probe is waited for only so long: an older one was abandoned.
 
@@ -256,7 +256,7 @@ _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def numbers_of(text: str) -> dict[str, dict[str, float]]:
-    """The fields of each GPU in our units, by its UUID, from the answer to `QUERY`.
+    """Parse nvidia-smi's answer to `QUERY`: each GPU's fields in our units, by its UUID.
 
     Texts ("[N/A]", "[Not Supported]", "[GPU is lost]") and lines of another form are left out.
     """
@@ -274,6 +274,6 @@ def numbers_of(text: str) -> dict[str, dict[str, float]]:
 
 
 def with_smi_numbers(inventory: Inventory, numbers: Mapping[str, Mapping[str, float]]) -> Inventory:
-    """The inventory with nvidia-smi's numbers, by UUID, added to its GPUs."""
+    """Return the inventory with nvidia-smi's numbers, by UUID, added to its GPUs."""
     gpus = (replace(entry, nvidia_smi=numbers.get(entry.info.uuid)) for entry in inventory.gpus)
     return replace(inventory, gpus=tuple(gpus))

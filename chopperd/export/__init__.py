@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: their catalogue, and the scraped text."""
+"""Metrics for Prometheus: their catalogue, and the text that is scraped."""

@@ -1,4 +1,4 @@
-"""The metrics of the agent itself."""
+"""Metrics about the agent itself."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -44,7 +44,7 @@ def _backend_up(view: View) -> Iterable[Point]:
 
 
 def _hung(view: View) -> Iterable[Point]:
-    """Also of GPUs that are down: a hang is why they are."""
+    """Yield the age of hanging driver calls, also of GPUs that are down: that is why they are."""
     for gpu in view.snapshot.gpus:
         if gpu.hung:
             yield (gpu.info.gpu, gpu.hung.scope), gpu.hung.age_s
@@ -76,7 +76,7 @@ def _faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
 
 
 def _outcomes(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    """With zeros, so that the first trace of an outcome is visible as an increase."""
+    """Count traces by outcome, with zeros, so that the first of an outcome shows as an increase."""
     return {**dict.fromkeys(OUTCOME.values or (), 0), **snapshot.analysis.outcomes}
 
 
@@ -89,7 +89,7 @@ def _troubles(snapshot: NodeSnapshot) -> Mapping[str, float]:
 
 
 def _outlived_faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    """With zeros, so that the first fault of a part is visible as an increase."""
+    """Return faults by part, with zeros, so that a part's first fault shows as an increase."""
     return {part.value: snapshot.faults.get(part, 0) for part in GuardedPart}
 
 
@@ -101,7 +101,7 @@ def _per_process(value: Callable[[ProcessLive], float]) -> Source:
 
 
 def _own(value: Callable[[ExportState], float]) -> Source:
-    """A figure of the exporter itself."""
+    """Return the source of a metric about the exporter itself."""
     return Source(lambda view: [] if view.state is None else [((), value(view.state))])
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a GPU: from live sampling, and from captures."""
+"""Metrics of GPUs, from live sampling and from captures."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -53,7 +53,7 @@ def _seconds(time_ns: int | None) -> float | None:
 
 
 def _up(view: View) -> Iterable[Point]:
-    """The one series of a GPU that remains when it is lost."""
+    """Return whether each GPU is up: the only series that remains when a GPU is lost."""
     return [((gpu.info.gpu,), float(gpu.up)) for gpu in view.snapshot.gpus]
 
 
@@ -67,7 +67,7 @@ def _info(view: View) -> Iterable[Point]:
 
 
 def _memory_source(info: GpuInfo) -> str:
-    """One of the label's values; empty if unknown."""
+    """Return the source of memory figures as one of the label's values; empty if unknown."""
     source = info.memory_source or ""
     return source if source in ("", *MEMORY_SOURCES) else _OTHER
 
@@ -77,7 +77,7 @@ def _by_cause(seconds: Mapping[Cause, float]) -> dict[str, float]:
 
 
 def _residency(gpu: GpuLive) -> dict[str, float]:
-    """Sampled time by bucket; the edges of all GPUs are the same ratios."""
+    """Return sampled time in s by clock bucket; bucket edges are the same ratios on all GPUs."""
     buckets = sorted(gpu.residency_s.items())
     labels = BUCKET.values or ()
     return {label: seconds for label, (_, seconds) in zip(labels, buckets, strict=bool(buckets))}

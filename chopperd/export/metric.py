@@ -1,4 +1,4 @@
-"""What a metric is: its name, labels and profile, and how it is read from a snapshot."""
+"""Metrics as data: name, labels, profile, and how each is read from a snapshot."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Point: TypeAlias = tuple[tuple[str, ...], float | None]
 
 
 class Kind(StrEnum):
-    """How a value behaves."""
+    """Prometheus type of a metric."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
 
 class Profile(IntEnum):
-    """Which metrics are exported; each profile includes the ones before it."""
+    """Set of metrics to export; each profile includes the ones before it."""
 
     MINIMAL = 1
     STANDARD = 2
@@ -28,7 +28,7 @@ class Profile(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in the configuration."""
+        """Name of the profile in the configuration."""
         return self.name.lower()
 
 
@@ -49,7 +49,7 @@ _UNITS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """Figures of the exporter itself while it renders."""
+    """Figures about the exporter itself, so far in this scrape."""
 
     series_count: int
     render_errors_count: int
@@ -57,7 +57,7 @@ class ExportState:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What metrics are read from; `state` is given to the exporter's own metrics only."""
+    """Input that metrics are read from; only the exporter's own metrics are given a `state`."""
 
     snapshot: NodeSnapshot
     state: ExportState | None = None
@@ -67,7 +67,7 @@ Read: TypeAlias = Callable[[View], Iterable[Point]]
 
 
 class Source(NamedTuple):
-    """How the points of a metric are read, and its labels in order."""
+    """Function that reads a metric's points, and the metric's labels in order."""
 
     read: Read
     labels: tuple[Label, ...] = ()
@@ -75,7 +75,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric."""
+    """Definition of one metric."""
 
     name: str  # whole, with `_total` or `_info` where the kind has it
     kind: Kind
@@ -87,32 +87,32 @@ class Metric:
 
     @property
     def family_name(self) -> str:
-        """The name without the suffix of its kind, as OpenMetrics wants it."""
+        """Name without the suffix of its kind, as OpenMetrics requires."""
         return self.name.removesuffix("_total").removesuffix("_info")
 
     @property
     def documentation(self) -> str:
-        """The help with the unit."""
+        """Help text with the unit."""
         return f"{self.help} ({self.unit})." if self.unit else f"{self.help}."
 
 
 def minimal(name: str, help_text: str, source: Source) -> Metric:
-    """A metric of all profiles."""
+    """Define a metric of all profiles."""
     return metric(Profile.MINIMAL, name, help_text, source)
 
 
 def standard(name: str, help_text: str, source: Source) -> Metric:
-    """A metric of the profiles standard and full."""
+    """Define a metric of the profiles standard and full."""
     return metric(Profile.STANDARD, name, help_text, source)
 
 
 def full(name: str, help_text: str, source: Source) -> Metric:
-    """A metric of the profile full."""
+    """Define a metric of the profile full."""
     return metric(Profile.FULL, name, help_text, source)
 
 
 def metric(profile: Profile, name: str, help_text: str, source: Source) -> Metric:
-    """A row of the catalogue; `name` is without the common prefix, and gives kind and unit."""
+    """Define a metric; kind and unit come from `name`, which is without the common prefix."""
     stem = name.removesuffix("_total")
     kind = Kind.COUNTER if stem != name else Kind.INFO if name.endswith("_info") else Kind.GAUGE
     last_word = stem.rpartition("_")[2]
@@ -128,28 +128,28 @@ def metric(profile: Profile, name: str, help_text: str, source: Source) -> Metri
 
 
 def per_node(value: Callable[[NodeSnapshot], float | None]) -> Source:
-    """One point of the whole node."""
+    """Return a source with one point for the whole node."""
     return Source(lambda view: [((), value(view.snapshot))])
 
 
 def per_node_by(
     label: Label, values: Callable[[NodeSnapshot], Mapping[str, float | None]]
 ) -> Source:
-    """One point for each value of a label."""
+    """Return a source with one point for each value of a label."""
     return Source(
         lambda view: [((key,), value) for key, value in values(view.snapshot).items()], (label,)
     )
 
 
 def per_gpu(value: Callable[[GpuLive], float | None]) -> Source:
-    """One point for each GPU that is up."""
+    """Return a source with one point for each GPU that is up."""
     return Source(
         lambda view: [((gpu.info.gpu,), value(gpu)) for gpu in view.snapshot.gpus if gpu.up], (GPU,)
     )
 
 
 def per_gpu_by(label: Label, values: Callable[[GpuLive], Mapping[str, float]]) -> Source:
-    """One point for each GPU that is up and each value of a label."""
+    """Return a source with one point for each GPU that is up and each value of a label."""
     return Source(
         lambda view: [
             ((gpu.info.gpu, key), value)
@@ -162,12 +162,12 @@ def per_gpu_by(label: Label, values: Callable[[GpuLive], Mapping[str, float]]) -
 
 
 def per_traced(value: Callable[[TracedTotals], float]) -> Source:
-    """One point for each GPU that is up and was traced recently."""
+    """Return a source with one point for each GPU that is up and was traced recently."""
     return Source(lambda view: [((gpu,), value(sums)) for gpu, sums in _traced(view)], (GPU,))
 
 
 def per_traced_by(label: Label, values: Callable[[TracedTotals], Mapping[str, float]]) -> Source:
-    """One point for each GPU that is up and was traced recently, and each value of a label."""
+    """As `per_traced`, with one point for each GPU and each value of a label."""
     return Source(
         lambda view: [
             ((gpu, key), value)

@@ -1,4 +1,4 @@
-"""The scraped text: a snapshot as metric families, rendered in the requested format."""
+"""Render a snapshot as metric families, in the text format that the scraper requests."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,12 +31,12 @@ _PROFILES: Final = {profile.label: profile for profile in Profile}
 
 
 def profile_named(name: str) -> Profile:
-    """The profile with this name in the configuration."""
+    """Return the profile with this name in the configuration."""
     return _PROFILES[name]
 
 
 def metrics_of(profile: Profile) -> tuple[Metric, ...]:
-    """The metrics of a profile, in their order."""
+    """Return the metrics of a profile, in the catalogue's order."""
     return tuple(metric for metric in CATALOGUE if metric.profile <= profile)
 
 
@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 
 class FaultCount:
-    """The count of rendering faults since the start; the first of each metric is logged."""
+    """Count of rendering faults since the start; logs the first of each metric."""
 
     def __init__(self) -> None:
         self.count = 0
         self._logged: set[str] = set()
 
     def add(self, metric_name: str, what: str) -> None:
-        """Count a fault."""
+        """Count a fault, and log it if it is the metric's first."""
         self.count += 1
         if metric_name not in self._logged:
             self._logged.add(metric_name)
@@ -59,7 +59,7 @@ class FaultCount:
 
 
 class SnapshotCollector(Collector):
-    """The metric families of one snapshot, without a metric that fails.
+    """Collects the metric families of one snapshot, leaving out a metric that fails.
 
     Unknown values have no series, and metrics without series are left out. Metrics about the
     exporter itself (`own_metrics`) come last.
@@ -78,7 +78,7 @@ class SnapshotCollector(Collector):
         self._faults = faults
 
     def collect(self) -> Iterator[Family]:
-        """The families, in the order of the metrics."""
+        """Yield the families, in the order of the metrics."""
         series_count = len(self._own_metrics)
         for metric in self._metrics:
             family = self._family(metric, View(self._snapshot))
@@ -89,7 +89,7 @@ class SnapshotCollector(Collector):
         yield from (self._family(metric, view) for metric in self._own_metrics)
 
     def _family(self, metric: Metric, view: View) -> Family:
-        """One metric; without samples if its values are unknown or can't be read."""
+        """Return a metric's family; without samples if values are unknown or can't be read."""
         family = Family(metric.family_name, metric.documentation, metric.kind.value, metric.unit)
         try:
             for key, value in self._points(metric, view):
@@ -101,7 +101,7 @@ class SnapshotCollector(Collector):
         return family
 
     def _points(self, metric: Metric, view: View) -> Iterator[tuple[tuple[str, ...], float]]:
-        """The points of a metric that are known, finite, with allowed labels, and not repeated."""
+        """Yield the points that are known, finite, not repeated and have allowed labels."""
         seen: set[tuple[str, ...]] = set()
         for key, value in metric.read(view):
             if value is None or not isfinite(value):
@@ -115,7 +115,7 @@ class SnapshotCollector(Collector):
 
 
 def _is_allowed(metric: Metric, key: tuple[str, ...]) -> bool:
-    """Whether each label value is of its label's closed set."""
+    """Whether each label value belongs to its label's closed set."""
     return all(
         label.values is None or value in label.values
         for label, value in zip(metric.labels, key, strict=True)
@@ -123,7 +123,7 @@ def _is_allowed(metric: Metric, key: tuple[str, ...]) -> bool:
 
 
 class TextFormat(StrEnum):
-    """A text format; the value is its content type."""
+    """Text format of a scrape; the value is its content type."""
 
     PLAIN = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -135,7 +135,7 @@ _PLAIN_TYPES: Final = frozenset({"text/plain", "text/*", "*/*"})
 
 
 def text_format(accept: str | None) -> TextFormat:
-    """OpenMetrics if the `Accept` header prefers it or ranks it equal; else plain text."""
+    """Return OpenMetrics if the `Accept` header ranks it at least equal; else plain text."""
     best = {TextFormat.PLAIN: 0.0, TextFormat.OPENMETRICS: 0.0}
     for entry in (accept or "").split(","):
         media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
@@ -167,7 +167,7 @@ _PLAIN_HEADS: Final = {"counter": ("_total", "counter"), "info": ("_info", "gaug
 
 
 def exposition_text(families: Iterable[Family], wanted: TextFormat) -> str:
-    """The families in a format; they have valid names, and documentation without escapes."""
+    """Render families; their names must be valid, and their documentation without escapes."""
     head = _openmetrics_head if wanted is TextFormat.OPENMETRICS else _plain_head
     lines: list[str] = []
     for family in families:
@@ -206,16 +206,16 @@ STALE_NS: Final = 5 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """The answer to a scrape."""
+    """Response to a scrape."""
 
     body: bytes
     content_type: str
 
 
 class MetricsText:
-    """The metrics of the newest snapshot as text, rendered once for each snapshot and format.
+    """Renders the newest snapshot's metrics as text, once for each snapshot and format.
 
-    For any thread, without waiting. A stale snapshot is exported with no GPU up.
+    Thread-safe; never waits for a snapshot. A stale snapshot is exported with no GPU up.
     """
 
     def __init__(self, snapshots: SnapshotSource, profile: Profile, clock: Clock) -> None:
@@ -231,7 +231,7 @@ class MetricsText:
         self._rendered: dict[TextFormat, Exposition] = {}
 
     def exposition(self, accept: str | None = None) -> Exposition:
-        """The metrics now, in the format that the `Accept` header requests."""
+        """Return the present metrics in the format that the `Accept` header requests."""
         wanted = text_format(accept)
         with self._lock:
             shown = self._renewed()
@@ -240,7 +240,7 @@ class MetricsText:
             return self._rendered[wanted]
 
     def _renewed(self) -> NodeSnapshot:
-        """The snapshot to export; drops rendered texts if it is a new one or became stale."""
+        """Return the snapshot to export; drop rendered texts if it is new or became stale."""
         snapshot = self._snapshots.latest()
         is_stale = self._clock.mono_ns() - snapshot.taken_mono_ns > STALE_NS
         if snapshot is not self._source or is_stale != self._source_is_stale:
@@ -254,6 +254,6 @@ class MetricsText:
 
 
 def _without_gpus(snapshot: NodeSnapshot) -> NodeSnapshot:
-    """The snapshot with no GPU up."""
+    """Return the snapshot with all GPUs down and without readings."""
     gpus = tuple(replace(gpu, up=False, reading=DeviceReading()) for gpu in snapshot.gpus)
     return replace(snapshot, gpus=gpus, backend_up=False)
