@@ -1,4 +1,4 @@
-"""The protocol of a back end, optional protocols, and the options to open one."""
+"""Protocols of a back end, one required and several optional, and the options to open one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,11 +37,11 @@ class DeviceBackend(Protocol):
         ...
 
     def devices(self) -> tuple[GpuInfo, ...]:
-        """The GPUs present, in the driver's order."""
+        """Return the GPUs found when it was opened, in the driver's order."""
         ...
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """One read of a device; fields that it does not report are None.
+        """Read a device's sensors once; fields that it does not report are None.
 
         Raises:
             TransientDeviceError: This read failed; the next may succeed.
@@ -50,7 +50,7 @@ class DeviceBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the driver; a later `read` is a DeviceError, a second call does nothing."""
+        """Release the driver; a later `read` raises DeviceError, a second call does nothing."""
         ...
 
 
@@ -66,7 +66,7 @@ class ListsProcesses(Protocol):
     """A back end that lists the processes on a GPU."""
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The processes on a device; None where the driver does not report them. Slow.
+        """List the processes on a device; None where the driver does not report them. Slow.
 
         Raises:
             DeviceError: The call failed.
@@ -76,10 +76,10 @@ class ListsProcesses(Protocol):
 
 @runtime_checkable
 class CountsImplausible(Protocol):
-    """A back end that drops values outside of their bounds, and counts them."""
+    """A back end that counts the values it dropped for being outside of their bounds."""
 
     def implausible_total(self) -> dict[tuple[str, str], int]:
-        """Values dropped since the start, by GPU label and field; makes no driver call."""
+        """Return the number of values dropped, by GPU label and field; makes no driver call."""
         ...
 
 
@@ -88,7 +88,7 @@ class ExplainsTrouble(Protocol):
     """A back end that reports known faults of a device (XID, ECC, reset required)."""
 
     def trouble(self, device: GpuInfo) -> str | None:
-        """Known faults of a device in one line of text; None if there are none. Never raises."""
+        """Return known faults of a device in one line of text; None if none. Never raises."""
         ...
 
 
@@ -97,21 +97,22 @@ class NoticesChanges(Protocol):
     """A back end that notices GPUs or partitions that appear or disappear while it is open."""
 
     def changed(self) -> str | None:
-        """What has appeared or disappeared since it was opened; None if nothing. Never raises.
+        """Return what appeared or disappeared since the start; None if nothing. Never raises.
 
-        The sampler process is then restarted: labels, handles and memory are of the old set.
+        On a change the sampler process is restarted, as it has the old set's labels, handles and
+        memory.
         """
         ...
 
 
 @runtime_checkable
 class PlansReads(Protocol):
-    """A back end that describes its reads as plans, to be carried out without it."""
+    """A back end that describes its reads as plans, which the sampler carries out itself."""
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
-        """The plan of a read, from what answered at the last `read`; None if `read` is needed.
+        """Return the plan of a read, by what answered last; None if `read` must be called.
 
-        The same object as before while nothing changed.
+        Returns the same object as before while nothing changed.
         """
         ...
 
@@ -121,7 +122,7 @@ class ProbesFields(Protocol):
     """A back end that reports, field by field, what a GPU answers and what each call costs."""
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
-        """What each call for a GPU answers now; takes long.
+        """Make each call for a GPU and return what it answers and how long it takes; slow.
 
         Raises:
             DeviceLostError: The GPU is gone.
@@ -129,7 +130,7 @@ class ProbesFields(Protocol):
         ...
 
     def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
-        """Period of the samples of a field that the driver itself stores; None if it does not.
+        """Return the period, in ns, of a field's samples that the driver stores; None if none.
 
         Never raises.
 
@@ -145,7 +146,7 @@ class KnowsItsShortfall(Protocol):
     """A back end that knows when another one might report more of a GPU."""
 
     def shortfall(self) -> str | None:
-        """What it can't report, as text; None if nothing is missing. Never raises."""
+        """Return what it can't report, as text; None if nothing is missing. Never raises."""
         ...
 
 
@@ -154,16 +155,17 @@ class ReadsSensors(Protocol):
     """A back end that reads single sensors, fast enough to observe their update period."""
 
     def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
-        """Functions that read one sensor each, by field of `DeviceReading`; empty if it is gone.
+        """Return functions that read one sensor each, by field; empty if the device is gone.
 
-        For any thread, one at a time, also while another thread calls `read`.
+        Keys are fields of `DeviceReading`. The functions are for any thread, one at a time, also
+        while another thread calls `read`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    """What a back end may need besides its name: a simulation's spec, or a recording."""
+    """Options of the back ends: what to simulate, or the recording to replay."""
 
     simulation: "SimulationSpec | None" = None
     replay: SampleSet | None = None

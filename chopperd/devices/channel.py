@@ -1,4 +1,4 @@
-"""One field of one device: read by the best call that answers, absent until it does."""
+"""Reads one field of one device by the best call that answers; checks energy counters."""
 
 import logging
 from collections.abc import Callable
@@ -23,13 +23,13 @@ _FIRST_READS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One way to read a number from a driver.
+    """A driver call that reads one number.
 
     Attributes:
         operation: The vendor's name of the call, for errors and counts; unique within a field.
         read: Returns the number in the field's unit; raises the vendor's error or
             `CallFailedError`.
-        source: Name of this way where a field has several ("v2", "instant").
+        source: Name of this call where a field has several ("v2", "instant").
     """
 
     operation: str
@@ -38,7 +38,7 @@ class Call:
 
 
 class Channel:
-    """A field of one device that may be absent, with the calls that give it, best first.
+    """Reads a field of one device, which may be absent, by calls given best first.
 
     The first call that gives a plausible value is used from then on: two sources of one number
     differ (memory v1 includes the driver's reserve), and a change of source would look like an
@@ -66,17 +66,17 @@ class Channel:
 
     @property
     def next_calls(self) -> tuple[Call, ...]:
-        """The calls that the next `value` may make; none while the field is absent."""
+        """Calls that the next `value` may make; empty while the field is absent."""
         return () if self._absent_until_ns is not None else self._calls
 
     @property
     def settled_call(self) -> Call | None:
-        """The call that gave the last value; None if the last read gave none."""
+        """Call that gave the last value; None if the last `value` was None."""
         return self._calls[0] if self._is_settled else None
 
     @property
     def absent_until_ns(self) -> int | None:
-        """When the field is probed again; None if it is not absent, or absent for good."""
+        """Monotonic time of an absent field's next probe, ns; None if not absent, or for good."""
         return self._absent_until_ns if self._calls else None
 
     @property
@@ -85,7 +85,7 @@ class Channel:
         return self._absent_until_ns is not None
 
     def reopen(self, now_mono_ns: int) -> None:
-        """Allow the next probe of an absent field, if it is due."""
+        """Mark an absent field as not absent if its next probe is due, so that `value` reads it."""
         if self._absent_until_ns is not None and now_mono_ns >= self._absent_until_ns:
             self._absent_until_ns = None
             self._faults.revision += 1
@@ -129,12 +129,12 @@ class Channel:
             self._faults.revision += 1
 
     def _count_implausible(self, value: float) -> None:
-        """Count a value; a 0 before any other is a sensor that is not there, and is not counted."""
+        """Count a value, except a 0 before any other value, which means that there is no sensor."""
         if value or self._is_selected:
             self._faults.implausible_total[self.field] += 1
 
     def _may_try_next(self) -> bool:
-        """Whether the first call that answers has been implausible for a minute."""
+        """Return whether values have been implausible for a minute; starts timing at the first."""
         if self._is_selected or len(self._calls) == 1:
             return False
         now_ns = self._faults.clock.mono_ns()
@@ -157,14 +157,14 @@ class Sensors(Protocol):
         ...
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """One read of the GPU."""
+        """Read the GPU's sensors once."""
         ...
 
 
 def settle(sensors: Sensors) -> DeviceLostError | None:
-    """Read a GPU until its sources are known, three times at most; the loss if it is lost.
+    """Read a GPU until its sources are known, three times at most, and log failures.
 
-    The first call on a GPU that slept may fail.
+    The first call on a GPU that slept may fail. Returns the error if the GPU is lost, else None.
     """
     for _ in range(_FIRST_READS):
         try:
@@ -191,7 +191,7 @@ _FAILURES: Final = 5
 
 
 class Verdict(Enum):
-    """The result of an `EnergyCheck` so far."""
+    """Result of an `EnergyCheck` so far."""
 
     OPEN = auto()
     RIGHT = auto()
@@ -207,7 +207,7 @@ class EnergyCheck:
     Source: ROCm/amdsmi issues 38 and 115, ml-energy/zeus issue 113.
 
     Args:
-        label: The GPU, for the log.
+        label: The GPU's label, for the log.
     """
 
     def __init__(self, label: str) -> None:
@@ -218,7 +218,7 @@ class EnergyCheck:
         self._restart()
 
     def take(self, mono_ns: int, energy_j: float | None, power_w: float | None) -> Verdict:
-        """Add one read; return the verdict after it."""
+        """Add the energy and power of one read; return the verdict after it."""
         if self.verdict is not Verdict.OPEN or energy_j is None or power_w is None:
             return self.verdict
         last, self._last = self._last, (mono_ns, energy_j, power_w)

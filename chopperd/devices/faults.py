@@ -1,4 +1,4 @@
-"""Failed driver calls of one device: classified, counted and logged; calls with a timeout."""
+"""Classifies, counts and logs a device's failed driver calls; makes calls with a timeout."""
 
 import logging
 import threading
@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorErrors:
-    """The base class of a binding's errors, and how one of them becomes a `DeviceError`."""
+    """A binding's class of errors, and the function that turns one into a `DeviceError`.
+
+    `classify` takes the error, the operation and the GPU's index.
+    """
 
     base: type[Exception]
     classify: Callable[[Exception, str, int], DeviceError]
@@ -43,15 +46,15 @@ class CallFailedError(Exception):
 
 
 class DeviceFaults:
-    """Failures of one device's calls, and which call each of its fields is read by.
+    """Counts one device's failed calls, and stores which call gives each of its fields.
 
     Attributes:
         clock: Times the next probe of absent fields.
-        selected: The operation that a field is read by from its first value on, by field.
-        revision: Rises whenever something else answers than before: read plans are then outdated.
-        vendor_error: The class that the binding raises.
-        failed_total: Failed calls by operation, without those of absent fields.
-        implausible_total: Dropped values by field.
+        selected: The operation that gives a field, from its first value on, by field.
+        revision: Rises when a change of what answers makes read plans outdated.
+        vendor_error: The class of the errors that the binding raises.
+        failed_total: Number of failed calls by operation, without those of absent fields.
+        implausible_total: Number of dropped values by field.
         transient: The last failure of the read in progress; None if there was none.
     """
 
@@ -68,20 +71,20 @@ class DeviceFaults:
         self._logged: set[tuple[str, type[DeviceError]]] = set()
 
     def select(self, name: str, operation: str) -> None:
-        """Read a field by this operation from now on."""
+        """Store that this operation gives a field from now on, and raise `revision`."""
         self.selected[name] = operation
         self.revision += 1
 
     def begin_read(self) -> None:
-        """Forget the failures of the previous read."""
+        """Clear the failure of the previous read."""
         self.transient = None
 
     def classified(self, error: Exception, operation: str) -> DeviceError:
-        """The `DeviceError` of a vendor's error; not raised, counted or logged here."""
+        """Return the `DeviceError` for a vendor's error; not raised, counted or logged here."""
         return self._classify(error, operation, self._device_index)
 
     def lost(self, text: str, operation: str) -> DeviceLostError:
-        """A `DeviceLostError` for a reason that is not a vendor's error; not raised here."""
+        """Return a `DeviceLostError` for a reason that is not a vendor's error; not raised here."""
         return DeviceLostError(
             f"GPU {self._device_index}: {text}",
             operation=operation,
@@ -89,7 +92,7 @@ class DeviceFaults:
         )
 
     def is_absent(self, error: Exception, operation: str) -> bool:
-        """Count a vendor's error; True if it says that the device does not have this field.
+        """Log a vendor's error once; return whether the device lacks the field, else count it.
 
         Raises:
             DeviceLostError: The error says that the device is gone.
@@ -109,9 +112,9 @@ class DeviceFaults:
     def processes(
         self, operation: str, listed: Callable[[], Iterable[GpuProcess]]
     ) -> tuple[GpuProcess, ...] | None:
-        """The processes that a call lists; None where the device does not have the call.
+        """Return the processes that `listed` gives; None where the device lacks the call.
 
-        Those without a possible pid are dropped and counted.
+        Processes with an impossible pid are dropped and counted.
 
         Raises:
             TransientDeviceError: The call failed this time.
@@ -140,7 +143,7 @@ class DeviceFaults:
 
 
 def counts_by_gpu(counts: Iterable[tuple[str, Counter[str]]]) -> dict[tuple[str, str], int]:
-    """Counters of several GPUs as one, by GPU label and name; other threads may go on counting."""
+    """Merge counters of several GPUs, by GPU label and name; other threads may go on counting."""
     return {(gpu, name): count for gpu, each in counts for name, count in dict(each).items()}
 
 
@@ -153,8 +156,8 @@ class Timeouts:
     """How long to wait for the calls of one GPU.
 
     Attributes:
-        first_s: While none has hung.
-        later_s: Once others have: all waits together must fit into the caller's own time limit.
+        first_s: Limit while no calls have hung.
+        later_s: Limit once some have: all waits together must fit into the caller's time limit.
     """
 
     first_s: float
@@ -162,10 +165,10 @@ class Timeouts:
 
 
 class TimedCalls:
-    """Makes the calls for each GPU in a thread of its own and stops waiting after a timeout.
+    """Makes the calls for each GPU in a new thread, and stops waiting after a timeout.
 
     Args:
-        what: Names the calls in the error.
+        what: Name of the calls in the error ("its first calls").
     """
 
     def __init__(self, what: str) -> None:
@@ -178,11 +181,11 @@ class TimedCalls:
         return any(thread.is_alive() for thread in self._hung)
 
     def answer(self, ask: Callable[[], T], timeouts: Timeouts) -> T:
-        """Return what `ask` returns; a result after the timeout is dropped.
+        """Run `ask` in a thread and return its result; a result after the timeout is dropped.
 
         Raises:
-            CallsHangError: It did not return in time.
-            Exception: What it raises.
+            CallsHangError: `ask` did not return in time.
+            Exception: Any error that `ask` raises.
         """
         answers: list[T] = []
         errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Field by field, what a GPU answers and what each call costs: for `chopperd devices`."""
+"""Probes what a GPU answers and what each call costs, by field, for `chopperd devices`."""
 
 import math
 from collections.abc import Callable
@@ -17,9 +17,9 @@ class FieldProber:
     """Makes calls several times and times them; failures are not counted in `faults`.
 
     Attributes:
-        faults: Classifies errors, and knows by which call each field is read.
+        faults: Classifies errors, and stores which call gives each field.
         clock: Times the calls.
-        calls_count: How often a call that answers is made.
+        calls_count: Number of times that a call that answers is made.
     """
 
     faults: DeviceFaults
@@ -27,13 +27,13 @@ class FieldProber:
     calls_count: int
 
     def is_selected(self, field: str, operation: str) -> bool:
-        """Whether a field is read by this operation now."""
+        """Return whether this operation gives a field now."""
         return self.faults.selected.get(field) == operation
 
     def asked(
         self, base: FieldProbe, ask: Callable[[], float | None], most: int | None = None
     ) -> FieldProbe:
-        """`base` with the last answer and the time of a call, or with why there is no answer.
+        """Make a call repeatedly; return `base` with the last answer and call times, or the error.
 
         Args:
             base: What is known before the call.
@@ -74,11 +74,11 @@ class FieldProber:
 
 
 def used_if_answered(*probes: FieldProbe) -> tuple[FieldProbe, ...]:
-    """Probes of a field that is read once at the start: the first that answers is the one used."""
+    """Mark the first probe that answers as used, for a field that is read once at the start."""
     first = next((probe for probe in probes if probe.answers), None)
     return tuple(replace(probe, used=probe is first) for probe in probes)
 
 
 def _quantile(spans_ns: list[int], share: float) -> int:
-    """The smallest value that is not exceeded by at least this share of the values."""
+    """Return the smallest of the values that at least this share of them do not exceed."""
     return sorted(spans_ns)[max(0, math.ceil(share * len(spans_ns)) - 1)]

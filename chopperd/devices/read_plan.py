@@ -1,4 +1,4 @@
-"""A device's read as data: which entry points to call, and where each number of a sample is.
+"""Describes a device's read as data: entry points to call, and where each number is.
 
 A back end makes a plan of the fields that answered; the sampler carries it out, in Python or
 native code. A plan covers the normal case only: anything unexpected (a return code, a value out of
@@ -38,11 +38,11 @@ class SharedLock:
         return ctypes.addressof(self._memory)
 
     def __enter__(self) -> None:
-        """Lock it; the GIL is released while waiting."""
+        """Lock the mutex; the GIL is released while waiting."""
         self._lock(self._mutex)
 
     def __exit__(self, *_error: object) -> None:
-        """Unlock it."""
+        """Unlock the mutex."""
         self._unlock(self._mutex)
 
 
@@ -103,7 +103,7 @@ UNSIGNED_BY_BYTES: Final[Mapping[int, NumberKind]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCall:
-    """One driver call into a reused buffer."""
+    """A driver call that writes to a reused buffer."""
 
     operation: str  # the vendor's name of the call
     address: int  # of the entry point; 0 where there is none
@@ -117,12 +117,12 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedValue:
-    """One number in the buffer of a call.
+    """A number of a reading, in the buffer of a call.
 
     Attributes:
         call: Index of the call in the plan.
         offset: Bytes from the start of the buffer.
-        kind: Encoding.
+        kind: Encoding of the number.
         name: The field of `DeviceReading`; "die_clocks_mhz.3" is the clock of the fourth die.
         scale: Factor to the field's unit; the inverse of a whole number (0.001) is applied as a
             division, which rounds only once.
@@ -143,7 +143,7 @@ class PlannedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCauses:
-    """The limits in force as a vendor's bits: `causes[n]` is the bit set of `Cause` of bit n."""
+    """A word of vendor's bits, the limits in force; `causes[n]` is bit n's bit set of `Cause`."""
 
     call: int
     offset: int
@@ -153,7 +153,7 @@ class PlannedCauses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCounter:
-    """A cumulative time under a limit; counters of the same cause are added.
+    """A counter of the cumulative time under a limit; counters of the same cause are added.
 
     The time in ns is the raw number times `scale` plus `addend`; `low` and `high` are bounds of the
     raw number. A counter that wraps falls below its `low`. The rest is as in `PlannedValue`.
@@ -172,7 +172,9 @@ class PlannedCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStamp:
-    """A number that changes with each new measurement; the same in both plans of a device.
+    """A number that changes with each new measurement, for finding stale data.
+
+    Both plans of a device, for fast and full reads, have the same.
 
     If it has not changed for `still_ns`, the data are stale and the plan fails.
     """
@@ -185,7 +187,7 @@ class PlannedStamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """One read of a device; a field that is not in it is not reported."""
+    """Calls and numbers of one read of a device; a field that is not in it is not reported."""
 
     calls: tuple[PlannedCall, ...]  # in the order in which they are made
     values: tuple[PlannedValue, ...]  # each name once
@@ -196,7 +198,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Where a number is after a planned call; the fields are as in `PlannedValue`."""
+    """Location of a number that a planned call gives; the fields are as in `PlannedValue`."""
 
     call: PlannedCall
     offset: int
@@ -206,7 +208,7 @@ class Slot:
 
 
 class PlanBuilder:
-    """Collects the numbers of a plan; calls are made in the order of their first numbers."""
+    """Builds a plan from numbers; its calls are in the order of their first numbers."""
 
     def __init__(self) -> None:
         self._calls: list[PlannedCall] = []
@@ -216,7 +218,7 @@ class PlanBuilder:
         self._stamp: PlannedStamp | None = None
 
     def value(self, name: str, slot: Slot, bounds: Bounds) -> None:
-        """Add a number of the reading."""
+        """Add a number that gives the field `name` of the reading."""
         self._values.append(
             PlannedValue(
                 call=self._index(slot.call),
@@ -231,7 +233,7 @@ class PlanBuilder:
         )
 
     def counter(self, cause: int, slot: Slot, bounds: Bounds, addend: float = 0.0) -> None:
-        """Add a cumulative time under a limit; the bounds are those of the raw number."""
+        """Add a counter of the time under a limit; the bounds are those of the raw number."""
         self._counters.append(
             PlannedCounter(
                 call=self._index(slot.call),
@@ -247,19 +249,19 @@ class PlanBuilder:
         )
 
     def causes(self, slot: Slot, causes: tuple[int, ...]) -> None:
-        """Add the limits in force."""
+        """Add the word of bits that gives the limits in force, with the causes of each bit."""
         index = self._index(slot.call)
         self._causes = PlannedCauses(call=index, offset=slot.offset, kind=slot.kind, causes=causes)
 
     def stamp(self, slot: Slot, still_ns: int) -> None:
-        """Add the number that shows whether the data are stale."""
+        """Add the number whose lack of change for `still_ns` shows that the data are stale."""
         index = self._index(slot.call)
         self._stamp = PlannedStamp(
             call=index, offset=slot.offset, kind=slot.kind, still_ns=still_ns
         )
 
     def plan(self) -> ReadPlan:
-        """The plan of what was added."""
+        """Return a plan of the numbers added so far."""
         return ReadPlan(
             calls=tuple(self._calls),
             values=tuple(self._values),

@@ -1,4 +1,4 @@
-"""Known back ends, and opening one by name or the best that works on this machine."""
+"""Opens a back end, by name or the best that works on this machine."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,13 +41,13 @@ def open_backend(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Device
 
     Raises:
         ConfigError: No back end has this name.
-        BackendUnavailableError: It can't be used here; for "auto", why each can't.
+        BackendUnavailableError: It can't be used here, or for "auto" none can; the text says why.
     """
     return choose(name, options).backend
 
 
 def choose(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Choice:
-    """Open a back end as `open_backend` does, with the reason for the choice."""
+    """Open a back end as `open_backend` does; return it with the reason for the choice."""
     built_in = {known: _module_loader(module) for known, module in _BUILT_IN.items()}
     if name in built_in:
         return Choice(open_from(built_in, name, options))
@@ -57,7 +57,10 @@ def choose(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Choice:
 
 
 def loaders() -> dict[str, Loader]:
-    """Functions that load each known back end's factory, by name; built-in ones take precedence."""
+    """Return functions that load the back ends' factories, by name; built-in ones take precedence.
+
+    Lists the installed plug-ins, which takes long.
+    """
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow, rarely needed
 
     known: dict[str, Loader] = {
@@ -69,7 +72,7 @@ def loaders() -> dict[str, Loader]:
 
 
 def open_from(known: Mapping[str, Loader], name: str, options: BackendOptions) -> DeviceBackend:
-    """`open_backend` over a given set of back ends."""
+    """Open a back end of the set `known`, by name or "auto"; raises as `open_backend` does."""
     if name == AUTO:
         return _best(_in_order(known), options).backend
     if name not in known:
@@ -82,9 +85,9 @@ def open_from(known: Mapping[str, Loader], name: str, options: BackendOptions) -
 
 
 def _automatic(built_in: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
-    """The back ends to try, in order.
+    """Yield the back ends that "auto" tries, in order.
 
-    Installed ones are listed last: that takes longer than all else before the first sample.
+    Plug-ins are listed last: listing them takes longer than all else before the first sample.
     """
     tried = [name for name in _PREFERRED if name in built_in]
     for name in tried:
@@ -94,7 +97,7 @@ def _automatic(built_in: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
 
 
 def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> Choice:
-    """The first without a shortfall; else the first that opens."""
+    """Open the first back end without a shortfall, else the first that opens; close the others."""
     passed: list[str] = []
     held: DeviceBackend | None = None
     for name, load in candidates:
@@ -120,7 +123,7 @@ def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> 
 
 
 def _reads_as_many(backend: DeviceBackend, held: DeviceBackend) -> bool:
-    """Whether a back end may replace the one held: it lists no fewer GPUs."""
+    """Return whether a back end lists at least as many GPUs as the one held."""
     return len(backend.devices()) >= len(held.devices())
 
 

@@ -1,4 +1,4 @@
-"""Back end "replay": recorded samples, at the pace at which they were recorded."""
+"""Back end "replay": plays recorded samples, at the pace at which they were recorded."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ _HOLD_NS: Final = 2 * NS_PER_S
 
 
 def open_backend(options: BackendOptions) -> "ReplayBackend":
-    """Replay `options.replay`; its first sample is read now.
+    """Open a replay of the recording `options.replay`, which starts now with its first sample.
 
     Raises:
         BackendUnavailableError: No recording was given, or it holds no sample.
@@ -49,11 +49,11 @@ class ReplayBackend:
         self._open = True
 
     def devices(self) -> tuple[GpuInfo, ...]:
-        """The GPUs of the recording."""
+        """Return the GPUs that have samples in the recording."""
         return tuple(track.gpu for track in self._tracks.values())
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """The values at this point of the recording.
+        """Return the recorded values at this point of the recording.
 
         Raises:
             TransientDeviceError: The recording has ended, or has not begun for this GPU.
@@ -87,7 +87,7 @@ class ReplayBackend:
 
 
 def _end_unix_ns(track: GpuSamples) -> int:
-    """End of the recording: the last sample holds for one median period."""
+    """Return when a GPU's recording ends: its last sample holds for one median period."""
     period_ns = int(np.median(np.diff(track.t_unix_ns))) if len(track) > 1 else 1
     return int(track.t_unix_ns[-1]) + period_ns
 
@@ -126,7 +126,7 @@ def _number(value: float) -> float | None:
 
 
 def _held(track: GpuSamples, column: Float64s, row: int) -> float | None:
-    """The column's last reported value within `_HOLD_NS`."""
+    """Return a column's last reported value within `_HOLD_NS` before the row; None if none."""
     oldest_unix_ns = int(track.t_unix_ns[row]) - _HOLD_NS
     first = int(np.searchsorted(track.t_unix_ns, oldest_unix_ns, side="left"))
     recent = column[first : row + 1]
@@ -135,7 +135,7 @@ def _held(track: GpuSamples, column: Float64s, row: int) -> float | None:
 
 
 def _causes(bits: int) -> frozenset[Cause] | None:
-    """The limits in force; None for the unknown bit alone, which means that they were not read."""
+    """Decode the limits in force; None for the unknown bit alone, which means "not read"."""
     if bits == Cause.UNKNOWN.bit:
         return None
     return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)

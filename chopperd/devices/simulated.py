@@ -1,4 +1,4 @@
-"""Back end "simulated": a simulated node, read at the present time."""
+"""Back end "simulated": reads a simulated node's GPUs at the present time."""
 
 from dataclasses import replace
 from threading import Lock
@@ -16,7 +16,7 @@ _RANK_SHARE: Final = 0.8
 
 
 class SimulatedBackend:
-    """Simulated GPUs of a spec, read at the clock's Unix time."""
+    """Reads the GPUs of a simulated node, at the clock's Unix time."""
 
     name = "simulated"
     driver: str | None = None
@@ -29,11 +29,11 @@ class SimulatedBackend:
         self._open = True
 
     def devices(self) -> tuple[GpuInfo, ...]:
-        """The GPUs of the preset."""
+        """Return the GPUs of the simulated node."""
         return self._node.gpus
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """The GPU's sensors now; a fast read gives the clock and the limits only.
+        """Return the GPU's simulated sensors now; a fast read gives clock and limits only.
 
         Raises:
             DeviceLostError: The node has no such GPU, or the back end is closed.
@@ -43,10 +43,10 @@ class SimulatedBackend:
             return self._node.reading(device.index, self._clock.unix_ns(), scope)
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The process of the rank on a GPU, with most of its memory; None if the spec has no pids.
+        """Return the one process on a GPU, with most of its memory; None if the spec has no pids.
 
         Raises:
-            DeviceLostError: As for `read`.
+            DeviceLostError: The node has no such GPU, or the back end is closed.
         """
         self._check(device)
         pids = self._node.spec.pids
@@ -73,7 +73,7 @@ class SimulatedBackend:
 
 
 def open_backend(options: BackendOptions, clock: Clock | None = None) -> DeviceBackend:
-    """Simulate `options.simulation`, or the default preset.
+    """Open a simulation of `options.simulation`, or else of the default preset.
 
     A spec without a start time starts now, by `clock` or else the machine's clock.
 

@@ -1,4 +1,4 @@
-"""Carry out read plans in plain Python, as a reference for the native code."""
+"""Carries out read plans in plain Python, as a reference for the native code."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ _ARGUMENTS: Final = {
 
 
 def carried_out(plan: ReadPlan) -> DeviceReading:
-    """The reading that a plan gives, made call by call.
+    """Make the calls of a plan, in order, and return the reading.
 
     Raises:
         AssertionError: A call failed, or a value is not as planned.
@@ -51,7 +51,7 @@ def carried_out(plan: ReadPlan) -> DeviceReading:
 
 
 def _number(buffers: Sequence[bytes], planned: PlannedValue | PlannedCounter) -> float:
-    """A number in its buffer, before scaling."""
+    """Return a number from its buffer, before scaling; asserts its checks."""
     buffer = buffers[planned.call]
     for offset, expected in planned.checks.items():
         found = FORMAT_BY_KIND[NumberKind.UINT32].unpack_from(buffer, offset)[0]
@@ -63,7 +63,7 @@ def _number(buffers: Sequence[bytes], planned: PlannedValue | PlannedCounter) ->
 
 
 def _scaled(number: float, scale: float) -> float:
-    """The number in the field's unit; the inverse of a whole number is a division, rounded once."""
+    """Scale a number to the field's unit; divides, to round once, if 1 / `scale` is whole."""
     whole = round(1 / scale) if 0 < scale < 1 else 0
     return number / whole if whole and 1 / whole == scale else number * scale
 
@@ -79,7 +79,7 @@ def _limited_ns(buffers: Sequence[bytes], counters: Iterable[PlannedCounter]) ->
 
 
 def _clocks(dies_mhz: Mapping[int, float]) -> dict[str, object]:
-    """The clocks of the dies, and the lowest of those that run, as in a reading."""
+    """Return the dies' clocks and the lowest of those that run, as fields of a reading."""
     if not dies_mhz:
         return {}
     clocks_mhz = tuple(dies_mhz.get(die) for die in range(max(dies_mhz) + 1))
@@ -89,7 +89,7 @@ def _clocks(dies_mhz: Mapping[int, float]) -> dict[str, object]:
 
 
 def _called(call: PlannedCall) -> bytes:
-    """The buffer after a call."""
+    """Make a call, with its lock held if it has one; return its buffer."""
     if call.lock is None:
         return _called_now(call)
     with call.lock:

@@ -1,1 +1,1 @@
-"""AMD GPUs: what both of their back ends share, by metrics of the kernel or of AMD SMI."""
+"""AMD GPUs: code shared by both back ends (the kernel's files, and AMD SMI)."""

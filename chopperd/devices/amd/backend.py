@@ -1,4 +1,4 @@
-"""What both AMD back ends share: a GPU's state, reads, plans, probes, faults and changes.
+"""Base of both AMD back ends: a GPU's state, reads, plans, probes, faults and changes.
 
 How GPUs are listed and where their metrics come from is in `kernel` and `smi`.
 """
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class AmdGpu(Generic[T]):
-    """A whole GPU and how it is read.
+    """State of one whole GPU (not of a partition) while the back end is open.
 
     Attributes:
         info: Its identity, without the source of its power.
-        card: What its driver knows it by.
+        card: The back end's own description of it: a `Card` or a `Processor`.
         faults: Failures of the thread that reads it.
         other_faults: Failures of the thread that lists its processes.
-        source, sensors: None before its first read, and after it was lost.
+        source, sensors: Fetch and decode its metrics; None before its first read, and after a loss.
         loss: Why it is lost; None if it is not.
     """
 
@@ -52,7 +52,7 @@ class AmdGpu(Generic[T]):
 
 
 class AmdBackend(ABC, Generic[T]):
-    """Reads whole GPUs; the partitions that are listed after a card report nothing of their own."""
+    """Base of the AMD back ends: reads whole GPUs; partitions are listed, and read as empty."""
 
     name: str
     simulated = False
@@ -70,32 +70,32 @@ class AmdBackend(ABC, Generic[T]):
 
     @abstractmethod
     def _new_source(self, gpu: AmdGpu[T]) -> MetricsSource:
-        """Open the block of a GPU; raises DeviceError."""
+        """Open the source of a GPU's block of metrics; raises DeviceError."""
 
     @abstractmethod
     def _traits(self, gpu: AmdGpu[T]) -> GpuTraits:
-        """What is known of a GPU before its first read."""
+        """Return what is known of a GPU before its first read."""
 
     @abstractmethod
     def _present(self) -> frozenset[str]:
-        """Names of the GPUs and partitions present now."""
+        """Return names of the GPUs and partitions that are present now."""
 
     def _fixed(self, gpu: AmdGpu[T]) -> tuple[ExtraField, ...]:
-        """Fields of `GpuInfo` that are read by calls of their own."""
+        """Return the fields of `GpuInfo` that separate driver calls give; none by default."""
         del gpu
         return ()
 
     def _problems(self, gpu: AmdGpu[T]) -> Iterable[str]:
-        """Known faults of a GPU, a line each."""
+        """Return known faults of a GPU, one text for each; none by default."""
         del gpu
         return ()
 
     def devices(self) -> tuple[GpuInfo, ...]:
-        """The GPUs at the start, each before its partitions."""
+        """Return the GPUs found at the start, each before its partitions."""
         return self._devices
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """One read of a GPU; empty for a partition.
+        """Read a GPU's sensors once, and store a loss. A partition's reading is empty.
 
         Raises:
             TransientDeviceError: This read failed; the next may succeed.
@@ -113,15 +113,15 @@ class AmdBackend(ABC, Generic[T]):
         return reading
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
-        """The plan of a read; None where `read` is needed.
+        """Return the plan of a read; None where `read` must be called instead.
 
-        For the thread that reads the GPU: plan and reads share buffers.
+        Only for the thread that reads the GPU, as plan and reads share buffers.
         """
         gpu = self._gpus.get(device.uuid) if self._open else None
         return None if gpu is None or gpu.sensors is None else gpu.sensors.read_plan(scope)
 
     def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
-        """Functions that read one sensor of a GPU each, for any thread; empty if it is gone."""
+        """Return functions that read a sensor of a GPU each, on any thread; none if it is gone."""
         gpu = self._gpus.get(device.uuid)
         try:
             source = None if gpu is None else self._new_source(gpu)
@@ -132,7 +132,7 @@ class AmdBackend(ABC, Generic[T]):
         )
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
-        """What each metric and call for a GPU answers now; takes long.
+        """Make each call for a GPU and return what it answers and how long it takes; slow.
 
         Raises:
             DeviceLostError: The GPU is gone, or is not one of this back end's.
@@ -154,12 +154,12 @@ class AmdBackend(ABC, Generic[T]):
         )
 
     def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
-        """None: AMD's drivers store no samples."""
+        """Return None, as AMD's drivers store no samples."""
         del device, field
         return None
 
     def trouble(self, device: GpuInfo) -> str | None:
-        """Known faults of a GPU in one line of text; None if there are none. Never raises."""
+        """Return known faults of a GPU in one line of text; None if none. Never raises."""
         gpu = self._gpus.get(device.uuid)
         if gpu is None:
             return None
@@ -167,18 +167,18 @@ class AmdBackend(ABC, Generic[T]):
         return "; ".join((*loss, *(self._problems(gpu) if self._open else ()))) or None
 
     def changed(self) -> str | None:
-        """Which GPUs or partitions appeared or disappeared; None if none did. Never raises."""
+        """Return which GPUs or partitions appeared or disappeared; None if none. Never raises."""
         return "; ".join(self._changes()) or None
 
     def _changes(self) -> list[str]:
         return difference(self._at_start, self._present())
 
     def failed_total(self) -> dict[tuple[str, str], int]:
-        """Failed calls since the start, by GPU label and operation."""
+        """Return the number of failed calls since the start, by GPU label and operation."""
         return counts_by_gpu((gpu.info.gpu, gpu.faults.failed_total) for gpu in self._all())
 
     def implausible_total(self) -> dict[tuple[str, str], int]:
-        """Implausible values dropped since the start, by GPU label and field."""
+        """Return the number of implausible values dropped, by GPU label and field."""
         return counts_by_gpu((gpu.info.gpu, gpu.faults.implausible_total) for gpu in self._all())
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class AmdBackend(ABC, Generic[T]):
         return tuple(self._gpus.values())
 
     def _gpu(self, device: GpuInfo) -> AmdGpu[T] | None:
-        """The state of a GPU; None for a partition."""
+        """Return the state of a GPU, or None for a partition; raises DeviceLostError if unknown."""
         gpu = self._gpus.get(device.uuid) if self._open else None
         is_partition = self._open and device.parent is not None and device in self._devices
         if gpu is None and not is_partition:
@@ -203,9 +203,9 @@ class AmdBackend(ABC, Generic[T]):
         return gpu
 
     def _add(self, info: GpuInfo, card: T, errors: VendorErrors) -> GpuInfo:
-        """Add a whole GPU and read it, to learn the source of its power.
+        """Add a whole GPU, read it, and return its identity with the source of its power.
 
-        If another GPU has the same id, its PCI address is its UUID.
+        If another GPU has the same UUID, the PCI address becomes the UUID of this one.
         """
         if info.uuid in self._gpus and info.pci_bus_id is not None:
             info = replace(info, uuid=info.pci_bus_id)
@@ -223,7 +223,7 @@ class AmdBackend(ABC, Generic[T]):
         return replace(info, power_source=gpu.sensors.power_source if gpu.sensors else None)
 
     def _sensors(self, gpu: AmdGpu[T]) -> AmdSensors:
-        """The sensors of a GPU; new ones after it was lost, as anything may have changed."""
+        """Return the sensors of a GPU; create and store them at first and after each loss."""
         if gpu.sensors is None:
             gpu.source = self._new_source(gpu)
             gpu.sensors = AmdSensors(gpu.source, self._traits(gpu), gpu.faults)
@@ -241,7 +241,7 @@ _PROBED: Final = (*(table.ONE_CLOCK, table.POWER, table.ENERGY), *(*table.SLOW, 
 
 
 def _block_probes(source: MetricsSource, prober: FieldProber) -> Iterator[FieldProbe]:
-    """Each useful metric of a block; the call that fetches the block is timed once for all."""
+    """Yield a probe of each metric that chopperd uses; the block's call is timed once for all."""
 
     def fetch() -> None:
         source.fetch()
@@ -266,7 +266,7 @@ def _block_probes(source: MetricsSource, prober: FieldProber) -> Iterator[FieldP
 def _metrics(
     source: MetricsSource, prober: FieldProber
 ) -> Iterator[tuple[FieldProbe, NumberKind, int | None]]:
-    """The probe of each useful metric before it is read, and where its number is."""
+    """Yield each used metric's probe without a value, its encoding, and its offset or None."""
     slots = source.layout.slots
     new = partial(_new_probe, source)
     dies = slots.get(table.DIE_CLOCKS)
@@ -307,7 +307,7 @@ def _number(source: MetricsSource, kind: NumberKind, offset: int) -> int | None:
 
 
 def _call_probes(fields: Iterable[ExtraField], prober: FieldProber) -> Iterator[FieldProbe]:
-    """Each call for the fields that are not in the block, in the driver's units."""
+    """Yield a probe of each call for fields that are not in the block, in the driver's units."""
     for field in fields:
         for call in field.calls:
             probe = FieldProbe(
@@ -321,6 +321,6 @@ def _call_probes(fields: Iterable[ExtraField], prober: FieldProber) -> Iterator[
 
 
 def _raw(call: Call) -> float:
-    """The number in the driver's unit, in which it is whole."""
+    """Make a call and return its number in the driver's unit, where it is a whole number."""
     value = call.read()
     return round(value / call.scale) if isinstance(call, PlannableCall) else value

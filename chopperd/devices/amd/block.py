@@ -37,7 +37,7 @@ STILL_NS: Final = NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSlot:
-    """Where a metric is: its encoding, and its offsets in bytes, one or one per die in order."""
+    """Location of a metric in the block: encoding, and byte offsets (one, or one per die)."""
 
     kind: NumberKind
     offsets: tuple[int, ...]
@@ -45,14 +45,14 @@ class MetricSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLayout:
-    """The layout of one version of the block.
+    """Where each metric is in one version of the block.
 
     Attributes:
-        version: As text ("gpu_metrics v1.8", "amdsmi 26.0").
+        version: The version as text ("gpu_metrics v1.8", "amdsmi 26.0").
         size_bytes: Size of the whole block.
-        slots: By the metric's name in `amdsmi_gpu_metrics_t`, also where the kernel's name differs
-            ("current_gfxclks", "current_socket_power"). A count per die of each partition has the
-            dies of all partitions in a row ("gfx_below_host_limit_ppt_acc").
+        slots: Locations by the metric's name in `amdsmi_gpu_metrics_t`, also where the kernel's
+            name differs ("current_gfxclks", "current_socket_power"). A count per die of each
+            partition has the dies of all partitions in a row ("gfx_below_host_limit_ppt_acc").
     """
 
     version: str
@@ -61,7 +61,7 @@ class MetricsLayout:
 
 
 class TornBlock:
-    """Marks a vendor's error for a block of another length than before."""
+    """Mixin of a vendor's error: the block that was fetched has another length than before."""
 
 
 class MetricsSource(Protocol):
@@ -69,46 +69,46 @@ class MetricsSource(Protocol):
 
     @property
     def layout(self) -> MetricsLayout:
-        """Where each metric is."""
+        """Where each metric is in the block."""
         ...
 
     @property
     def buffer(self) -> Buffer:
-        """The block after `fetch`; always the same object."""
+        """The buffer that `fetch` writes the block to; always the same object."""
         ...
 
     @property
     def operation(self) -> str:
-        """Name of the call, for errors and counts."""
+        """Name of the driver call, for errors and counts."""
         ...
 
     def fetch(self) -> None:
-        """Fetch the block again.
+        """Fetch the block into `buffer`.
 
         Raises:
-            Exception: The vendor's error, as `VendorErrors` classifies it.
+            Exception: The vendor's error, which `VendorErrors` classifies.
         """
         ...
 
     def planned_call(self) -> PlannedCall | None:
-        """`fetch` as part of a read plan; None if that is not possible."""
+        """Return `fetch` as a call of a read plan; None if that is not possible."""
         ...
 
     def close(self) -> None:
-        """Release what it holds; a second call does nothing."""
+        """Release the source's file or handle; a second call does nothing."""
         ...
 
 
 class Block:
-    """Fetches the block once per read.
+    """A GPU's block of metrics, fetched once per read and checked for torn or stale content.
 
     Args:
-        source: Fetches it; its content before the first fetch is not used, or all ones.
+        source: Fetches the block; its buffer before the first fetch is not used, or all ones.
         faults: Counts failures.
 
     Attributes:
-        header: The first word of the block; None until it was fetched.
-        failure: Why the last read has no block; None if it has one.
+        header: First word of the first block fetched; None until then.
+        failure: Why the last `refresh` gave no usable block; None if it gave one.
     """
 
     def __init__(self, source: MetricsSource, faults: DeviceFaults) -> None:
@@ -123,15 +123,15 @@ class Block:
 
     @property
     def stamp_number(self) -> "BlockNumber | None":
-        """The firmware's timestamp; None until it was seen."""
+        """The number that is the firmware's timestamp; None until it was seen."""
         return None if self._last_stamp is None else self._stamp
 
     def refresh(self) -> None:
-        """Fetch the block.
+        """Fetch and check the block; a failure is counted and stored in `failure`.
 
         Raises:
             DeviceLostError: The GPU is gone, or its block has had another version for a while (the
-                driver was replaced): when the GPU is found again, the new one is used.
+                driver was replaced): the new version is used once the GPU is found again.
         """
         self.failure = None
         try:
@@ -158,7 +158,7 @@ class Block:
             self._drop(table.STAMP)
 
     def _count_torn(self) -> None:
-        """Treat a block of another version as torn, until that has lasted too long."""
+        """Note a block of another version; raise DeviceLostError once that lasts for `STILL_NS`."""
         now_ns = self._faults.clock.mono_ns()
         if self._torn_mono_ns is None:
             self._torn_mono_ns = now_ns
@@ -168,7 +168,7 @@ class Block:
             )
 
     def _fail_for_now(self, error: Exception) -> None:
-        """Count an absent block that was there before as a failure of this read.
+        """Count an error that says "absent", of a block seen before, as a failure of one read.
 
         Drivers report "not supported" and "no permission" while a GPU is reset.
         """
@@ -182,25 +182,25 @@ class Block:
         )
 
     def _drop(self, reason: str) -> None:
-        """Use nothing of this block."""
+        """Count the block as implausible, and use nothing of it."""
         self._faults.implausible_total[reason] += 1
         self.failure = CallFailedError(is_absent=False)
 
     def slot(self, metric: str) -> MetricSlot | None:
-        """Where a metric is; None where this version does not have it."""
+        """Return where a metric is; None where this version does not have it."""
         return self.source.layout.slots.get(metric)
 
     def number(self, slot: MetricSlot, index: int) -> "BlockNumber":
-        """One number of a metric."""
+        """Return a reader of one of a metric's numbers."""
         return BlockNumber(self, slot.kind, slot.offsets[index])
 
     def first(self, metric: str) -> "BlockNumber | None":
-        """The only, or first, number of a metric; None where this version does not have it."""
+        """Return a reader of a metric's first number; None where this version does not have it."""
         slot = self.slot(metric)
         return None if slot is None else self.number(slot, 0)
 
     def stamp_ns(self) -> int | None:
-        """The firmware's timestamp in ns; None where it is not reported."""
+        """Return the firmware's timestamp in ns; None where it is not reported."""
         stamp = self._stamp_ticks()
         return None if stamp is None else stamp * table.FIRMWARE_TICK_NS
 
@@ -208,7 +208,7 @@ class Block:
         return None if self._stamp is None else self._stamp.raw() or None
 
     def _is_stale(self) -> bool:
-        """Whether the firmware's timestamp has not changed for `STILL_NS`."""
+        """Store the firmware's timestamp; return whether it is unchanged for `STILL_NS`."""
         stamp, now_ns = self._stamp_ticks(), self._faults.clock.mono_ns()
         if stamp is None:
             return False
@@ -220,7 +220,7 @@ class Block:
 
 
 class BlockNumber:
-    """One number in a block, of a kind at an offset."""
+    """Reads one number in a block, by encoding and offset in bytes."""
 
     def __init__(self, block: Block, kind: NumberKind, offset: int) -> None:
         self.kind = kind
@@ -231,18 +231,18 @@ class BlockNumber:
         self._absent = ABSENT[kind]
 
     def raw(self) -> int | None:
-        """The number after the last fetch; None if it is all ones: not reported."""
+        """Return the number as last fetched; None if it is all ones, which means not reported."""
         (number,) = self._decode(self._buffer, self.offset)
         return None if number == self._absent else number
 
     def read(self, absent: int | None = None) -> int:
-        """The number of the last read.
+        """Return the number as last fetched.
 
         Args:
             absent: A value that also means "not reported".
 
         Raises:
-            CallFailedError: The last read has no block, or not this number.
+            CallFailedError: The last fetch gave no usable block, or not this number.
         """
         if self._block.failure is not None:
             raise self._block.failure
@@ -254,20 +254,20 @@ class BlockNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCall(Call):
-    """A way to read a field from a number of the block."""
+    """A call that reads a field from a number of the block."""
 
     number: BlockNumber
     method: Method
 
 
 def calls_of(block: Block, methods: Sequence[Method]) -> tuple[BlockCall, ...]:
-    """The ways to read a field that this version of the block has, in order."""
+    """Return calls for those methods of a field that this version of the block has, in order."""
     numbers = ((method, block.first(method.metric)) for method in methods)
     return tuple(_call(method, number) for method, number in numbers if number is not None)
 
 
 def bounds_of(calls: Sequence[BlockCall], bounds: Bounds) -> Bounds:
-    """The bounds of a field without all ones, which may be a plausible value."""
+    """Return a field's bounds, lowered to exclude all ones ("not reported") in the field's unit."""
     highest = ((ABSENT[call.number.kind] - 1) / call.method.per_unit for call in calls)
     return Bounds(bounds.low, min(bounds.high, *highest))
 
@@ -293,12 +293,14 @@ def _call(method: Method, number: BlockNumber) -> BlockCall:
 def sensor_reads(
     source: MetricsSource, power_source: str | None, vendor_error: type[Exception]
 ) -> Mapping[str, SensorRead]:
-    """Functions that read a GPU's clock (of its first die), power, energy and activity.
+    """Return functions that read a GPU's clock (first die), power, energy and activity, by field.
+
+    Each fetches the block, and returns None where that fails or the number is not reported.
 
     Args:
-        source: Its block, used by these functions alone.
-        power_source: Which power the samples contain.
-        vendor_error: What fetching the block raises.
+        source: Fetches the GPU's block; used by these functions alone.
+        power_source: Which power the samples contain (`GpuInfo.power_source`).
+        vendor_error: The class of the errors that fetching raises.
     """
     instant, average = table.POWER.methods
     methods = {

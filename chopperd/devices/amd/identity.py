@@ -21,7 +21,7 @@ TWO_DIE_DEVICES: Final = frozenset({0x7408, 0x740C})
 
 
 def text_in(path: Path) -> str | None:
-    """The text of a file without surrounding spaces; None if it can't be read or is empty."""
+    """Return a file's text without surrounding spaces; None if it can't be read or is empty."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:
@@ -29,7 +29,7 @@ def text_in(path: Path) -> str | None:
 
 
 def number_in(path: Path, base: int = 10) -> int | None:
-    """The number in a file; None if it can't be read or has none."""
+    """Return the whole number in a file; None if it can't be read or has none."""
     try:
         return int(text_in(path) or "", base)
     except ValueError:
@@ -59,7 +59,7 @@ class KfdNode:
 
 
 def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
-    """The GPUs that KFD lists, by node; empty where there is no KFD.
+    """List the GPUs and partitions of KFD, sorted by node; empty where there is no KFD.
 
     Nodes whose properties may not be read (hidden from this container by a device cgroup) are left
     out and not counted, as in HSA's own library.
@@ -90,9 +90,9 @@ def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
 
 
 def uuid_of(unique_id: int | None, partition: int | None = None) -> str:
-    """A GPU's permanent id as HIP and rocminfo write it; a partition's number is appended.
+    """Return a GPU's permanent id as HIP and rocminfo write it, with the partition's number.
 
-    AMD SMI's own UUIDs change between releases. Empty where the chip has no id.
+    AMD SMI's own UUIDs change between releases. Returns "" where the chip has no id.
     """
     if not unique_id:
         return ""
@@ -100,14 +100,14 @@ def uuid_of(unique_id: int | None, partition: int | None = None) -> str:
 
 
 def pci_bus_id(domain: int, bus: int, device: int, function: int) -> str:
-    """A PCI address as the kernel writes it."""
+    """Format a PCI address as the kernel writes it ("0000:c1:00.0")."""
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def partition_info(
     whole: GpuInfo, partition: int, unique_id: int | None, kfd_node: int | None
 ) -> GpuInfo:
-    """A partition of a GPU, which reports clock, power and memory for all of its partitions."""
+    """Return a partition's identity; its GPU reports clock, power and memory of all of them."""
     return GpuInfo(
         gpu=f"{whole.gpu}.{partition}",
         index=whole.index,
@@ -122,30 +122,30 @@ def partition_info(
 
 
 def difference(before: Collection[str], now: Collection[str]) -> list[str]:
-    """The names that have disappeared and appeared, as text."""
+    """Return a text for each name that disappeared, then for each that appeared."""
     gone = [f"{name} is gone" for name in sorted(set(before) - set(now))]
     return gone + [f"{name} has come" for name in sorted(set(now) - set(before))]
 
 
 def _card(node: KfdNode) -> str:
-    """The PCI address without its function."""
+    """Return the PCI address without its function."""
     return node.pci_bus_id.partition(".")[0]
 
 
 def _as_partition(node: KfdNode) -> KfdNode:
-    """A node of a card that has several: its number is in one place or the other."""
+    """Return the partition that a node is, with its number (from location or PCI function)."""
     function = int(node.pci_bus_id[-1], 16)
     return replace(node, pci_bus_id=f"{_card(node)}.0", partition=node.partition or function)
 
 
 def _properties(folder: Path) -> Mapping[str, int]:
-    """The numbers of a node by name; empty if they can't be read."""
+    """Return the numbers of a node's file `properties` by name; empty if it can't be read."""
     lines = (text_in(folder / "properties") or "").splitlines()
     return {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
 
 
 def _node(index: int, number: int, folder: Path, values: Mapping[str, int]) -> KfdNode:
-    """The GPU of a node: `index` among those that can be read, `number` in the kernel's list."""
+    """Make a `KfdNode` (`index`: among readable nodes; `number`: in the kernel's list)."""
     location = values.get("location_id", 0)
     return KfdNode(
         node=index,

@@ -1,4 +1,4 @@
-"""Makes a read plan from what has settled in a GPU's block of metrics and in its other calls."""
+"""Makes a GPU's read plan, once it is known which number or call gives each field."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,11 +30,11 @@ _DIE_BOUNDS: Final = Bounds(0, plausible.DIE_CLOCK_MHZ.high)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannableCall(Call):
-    """A way to read a field by a call of its own, which native code can make as well.
+    """A call for one field, outside of the block, that native code can make as well.
 
     Attributes:
-        plan: Gives the call, once it was made; None if it can't be planned.
-        offset, kind, scale: Where its number is, as in `PlannedValue`.
+        plan: Returns the call for a plan, after a first read; None if it can't be planned.
+        offset, kind, scale: Where its number is and its factor, as in `PlannedValue`.
         unit: The driver's unit.
     """
 
@@ -46,11 +46,11 @@ class PlannableCall(Call):
 
 
 class _NotSettledError(Exception):
-    """A field is still to be found, or can't be read by a plan."""
+    """It is not known yet what gives a field, or no plan can read it."""
 
 
 def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
-    """The plan of a read.
+    """Return the plan of a read, or None if `read` must be called instead.
 
     None while a field neither answers nor is known to be absent, where one can't be read by a plan,
     and where there is nothing to read.
@@ -80,7 +80,7 @@ def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
 
 
 def _shortest(plan: ReadPlan) -> ReadPlan:
-    """The plan with its block file read only as far as needed: mostly less than half."""
+    """Return the plan with its block file read only up to the last number used."""
     others = [each for each in (plan.causes, plan.stamp) if each is not None]
     end = max(
         each.offset + FORMAT_BY_KIND[each.kind].size
@@ -92,9 +92,9 @@ def _shortest(plan: ReadPlan) -> ReadPlan:
 
 
 class _Planner:
-    """Plans the numbers of a block and of other calls.
+    """Adds a GPU's numbers, of its block and of other calls, to a plan.
 
-    The first number checks the block's header: with another one it is torn or of another version.
+    The first number checks the block's header: another header means a torn block or a new version.
     """
 
     def __init__(self, block: PlannedCall, header: int) -> None:
@@ -105,12 +105,15 @@ class _Planner:
     def add_number(
         self, name: str, number: BlockNumber, bounds: Bounds, scale: float = 1.0
     ) -> None:
-        """Add a number of the block."""
+        """Add a number of the block, which gives the field `name`."""
         checks, self._checks = self._checks, {}
         self.builder.value(name, self._slot(number, scale, checks), bounds)
 
     def add(self, *channels: Channel, only_block: bool = False) -> None:
-        """Add the channels that answer; with `only_block` none by a call of its own, a fallback."""
+        """Add each channel that is not absent; raise `_NotSettledError` if one can't be planned.
+
+        With `only_block`, a channel that is read by a call outside of the block can't be.
+        """
         for channel in channels:
             if channel.is_absent:
                 continue

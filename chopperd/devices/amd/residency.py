@@ -1,4 +1,4 @@
-"""The firmware's counters of limited cycles, as cumulative time under each limit."""
+"""Converts the firmware's counters of limited cycles to cumulative time under each limit."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _MARGIN_NS: Final = NS_PER_S
 
 @dataclass(slots=True)
 class _Counter:
-    """One counter, which may wrap or restart at 0; counts in cycles."""
+    """One of the firmware's counters of cycles, made continuous when it wraps or restarts at 0."""
 
     number: BlockNumber
     weight: float  # of one of its cycles
@@ -41,11 +41,11 @@ class _Counter:
     is_doubtful: bool = False  # whether the last read gave an impossible value
 
     def cycles(self, raw: int, most: float) -> int | None:
-        """Cycles since it was first seen, which never fall; None for an impossible value.
+        """Take a raw value; return the cycles since the first, never falling; None if impossible.
 
         Args:
-            raw: The value now.
-            most: Cycles that can have passed since the last read.
+            raw: The counter's value now.
+            most: Highest number of cycles that can have passed since the last read.
         """
         width = _WIDTH[self.number.kind]
         rise = (raw - self.last) % width
@@ -64,7 +64,7 @@ class _Counter:
 
     @property
     def high(self) -> int:
-        """The highest raw value before `low` must move."""
+        """Highest raw value that a plan may accept before `low` must move."""
         return min(self.low + _WIDTH[self.number.kind] // 2, _WIDTH[self.number.kind] - 2)
 
     def _count_from(self, raw: int, passed: int) -> None:
@@ -74,7 +74,7 @@ class _Counter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSlot:
-    """Where a counter is, for a plan; the fields are as in `PlannedCounter`."""
+    """Where a plan finds a counter; the fields are as in `PlannedCounter`."""
 
     cause: Cause
     number: BlockNumber
@@ -85,19 +85,19 @@ class CounterSlot:
 
 
 class Residency:
-    """Times under limits from a block's counters; by one thread.
+    """Computes the time under each limit from a block's counters; used by one thread.
 
-    They start at 0 when they are first seen. The length of a cycle is found by timing the count of
-    all cycles for a second, against the firmware's timestamp or, where that is missing or runs at
-    another rate, our clock; until then there are no times.
+    Times start at 0 when a counter is first seen. The length of a cycle is found by timing the
+    count of all cycles for a second, against the firmware's timestamp or, where that is missing or
+    runs at another rate, our clock; until then there are no times.
 
     The unexplained time is a difference of counters, and falls by the cycles that two reasons both
-    counted. It is given as it is, by reads and by plans: if it were prevented from falling here, a
+    counted. Reads and plans both return it unchanged: if it were prevented from falling here, a
     read among plans would be a rise that never happened.
 
     Args:
         block: The block, after its first read.
-        clock: Our clock.
+        clock: Times the cycles and the reads.
 
     Attributes:
         implausible_count: Reads of a counter that gave an impossible value.
@@ -117,22 +117,25 @@ class Residency:
 
     @property
     def has_counters(self) -> bool:
-        """Whether the block has counters to use."""
+        """Whether the block reports counters, and they are used."""
         return bool(self._counters)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the length of a cycle is known, or not needed."""
+        """Whether the length of a cycle is known, or not needed as there are no counters."""
         return not self._counters or self._cycle_ns is not None
 
     @property
     def origin(self) -> tuple[tuple[int, int], ...]:
-        """The values that the counters are counted from; changes when one wraps or restarts."""
+        """Start values (`low`, `passed`) of all counters; changes when one wraps or restarts."""
         counters = (each for counters in self._counters.values() for each in counters)
         return tuple((each.low, each.passed) for each in counters)
 
     def limited_ns(self) -> dict[Cause, int]:
-        """The time under each limit after a read; empty while the length of a cycle is unknown."""
+        """Take the block's counters; return the time under each limit, ns.
+
+        Empty while the length of a cycle is not known, and after a failed fetch.
+        """
         if not self._counters or self._block.failure is not None:
             return {}
         self._cycle_ns = cycle_ns = self._cycle_ns or self._timed()
@@ -149,7 +152,7 @@ class Residency:
         }
 
     def slots(self) -> Iterator[CounterSlot]:
-        """Where the counters are, once the length of a cycle is known."""
+        """Yield where each counter is, for a plan; nothing until the length of a cycle is known."""
         cycle_ns = self._cycle_ns
         if cycle_ns is None:
             return
@@ -166,7 +169,7 @@ class Residency:
                 )
 
     def _counted(self, counters: Sequence[_Counter], most: float) -> float | None:
-        """Weighted cycles of several counters; None if one is not reported or impossible now."""
+        """Take and add weighted cycles of counters; None if one is not reported or impossible."""
         total: float | None = 0.0
         for each in counters:
             raw = each.number.raw()
@@ -179,7 +182,10 @@ class Residency:
         return total
 
     def _timed(self) -> float | None:
-        """The length of a cycle, ns; None until it was timed for long enough."""
+        """Time the cycles; return the length of one, ns, or None until timed for a second.
+
+        Drops all counters if no length is found within a minute.
+        """
         cycles = None if self._cycles is None else self._cycles.raw()
         own_ns = self._clock.mono_ns()
         now_ns = self._block.stamp_ns()
@@ -208,7 +214,7 @@ class Residency:
 
 
 def _counters(block: Block) -> Mapping[Cause, list[_Counter]]:
-    """The counters that the block reports, by cause."""
+    """Make the counters that the block reports, by cause."""
     if _reported(block, table.BELOW_LIMIT_TOTAL):
         by_cause = {
             cause: _mean_of_dies(block, metric, 1.0) for cause, metric in table.BELOW_LIMIT.items()
@@ -224,13 +230,13 @@ def _counters(block: Block) -> Mapping[Cause, list[_Counter]]:
 
 
 def _mean_of_dies(block: Block, metric: str, weight: float) -> list[_Counter]:
-    """A counter per die, whose weights together are that of one."""
+    """Make a counter for each die of a metric; their weights sum to `weight`."""
     numbers = _reported(block, metric)
     return [_counter(number, weight / len(numbers)) for number in numbers]
 
 
 def _reported(block: Block, metric: str) -> list[BlockNumber]:
-    """The numbers of a metric that are reported."""
+    """Return those numbers of a metric that are reported (not all ones)."""
     slot = block.slot(metric)
     if slot is None or slot.kind not in _WIDTH:
         return []

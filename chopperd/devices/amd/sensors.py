@@ -1,4 +1,4 @@
-"""The readings of one AMD GPU, from its block of metrics and from calls for single fields."""
+"""Reads one AMD GPU, from its block of metrics and from calls for single fields."""
 
 import logging
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ _NOTHING: Final = DeviceReading()
 
 
 def lowest_running_mhz(clocks_mhz: Sequence[float | None]) -> float | None:
-    """The lowest clock of the dies that run; if none runs, of those that sleep.
+    """Return the lowest clock of the dies that run; if none runs, of those that sleep.
 
-    None where no die has a clock: all are switched off, or not reported.
+    None where no die has a clock: all are switched off (0), or not reported (None).
     """
     present = [clock for clock in clocks_mhz if clock]
     running = [clock for clock in present if clock > DEEP_SLEEP_MHZ]
@@ -33,7 +33,7 @@ def lowest_running_mhz(clocks_mhz: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraField:
-    """A field read by calls of its own, best first, with its bounds."""
+    """A field that is read by separate calls, not from the block; best call first."""
 
     name: str
     bounds: Bounds
@@ -45,7 +45,7 @@ class GpuTraits:
     """What is known of a GPU before its first read.
 
     Attributes:
-        label: Its label.
+        label: The GPU's label.
         gives_card_power: Whether its power is that of a card with another GPU on it.
         fallbacks: Calls for fields that the block may lack, used after the block's own.
         extra: Fields that are never in the block, for full reads.
@@ -60,14 +60,14 @@ class GpuTraits:
 
 
 class AmdSensors:
-    """Reads one GPU; used by one thread at a time.
+    """Reads the sensors of one GPU; used by one thread at a time.
 
     One call fetches the block, from which fast reads take all that changes quickly: it costs no
     more than the clock alone. What a device lacks is probed again each minute, by full reads only.
 
     Args:
         source: Fetches the block.
-        traits: What is known of the GPU.
+        traits: What is known of the GPU before its first read.
         faults: Counts failures, and stores which call each field is read by.
     """
 
@@ -101,7 +101,7 @@ class AmdSensors:
 
     @property
     def power_source(self) -> str | None:
-        """Which power is read; None until one has answered."""
+        """Name of the power that is read (`GpuInfo.power_source`); None until one has answered."""
         source = self.power.source
         if self._traits.gives_card_power and source == table.POWER_AVERAGE:
             return table.POWER_CARD
@@ -109,7 +109,7 @@ class AmdSensors:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the source of the power is known, or known to be absent."""
+        """Whether the source of the power is known, or the power is known to be absent."""
         return self.power.source is not None or self.power.is_absent
 
     @property
@@ -118,7 +118,7 @@ class AmdSensors:
         return self._energy_check.verdict is Verdict.RIGHT
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """One read; fields that are absent or failed are None.
+        """Read the sensors once; fields that are absent or failed are None.
 
         Raises:
             TransientDeviceError: Calls failed, and not one field was read.
@@ -137,9 +137,9 @@ class AmdSensors:
         return reading
 
     def read_plan(self, scope: ReadScope) -> ReadPlan | None:
-        """The same read as a plan; None while a field or a check is not settled.
+        """Return the plan of a read; None while a field or a check is not settled.
 
-        The same object as before while nothing changed.
+        Returns the same object as before while nothing changed.
         """
         if self.awaits_checks or (scope is ReadScope.FULL and self._needs_full_read()):
             return None
@@ -151,7 +151,10 @@ class AmdSensors:
         return self._plans[scope]
 
     def die_clocks_mhz(self) -> tuple[float | None, ...]:
-        """The clock of each die after a read; empty on a chip with one."""
+        """Return the clock of each die in the block that `read` fetched; empty on a chip with one.
+
+        Stores which dies report a clock. A clock is None if it is not reported or implausible.
+        """
         if self.block.failure is not None:
             return ()
         reporting = self._dies_with_clock()
@@ -191,7 +194,7 @@ class AmdSensors:
         )
 
     def _checked_j(self, power_w: float | None) -> float | None:
-        """The energy counter, once it agrees with the power."""
+        """Read the energy counter and check it; None until it has agreed with the power."""
         before = self._energy_check.verdict
         if before is Verdict.WRONG:
             return None
@@ -218,7 +221,7 @@ class AmdSensors:
         return limited_ns
 
     def _causes_now(self) -> frozenset[Cause] | None:
-        """The limits in force; empty where counters report them, None where nothing does."""
+        """Return the limits in force; empty where counters report them, None where nothing does."""
         if self.block.failure is not None:
             return None
         if self.has_counters:
@@ -229,7 +232,7 @@ class AmdSensors:
         return self._causes[1]
 
     def _check_bits(self, temperature_c: float | None, activity_ratio: float | None) -> None:
-        """Drop the bits of limits that can't be in force now."""
+        """Find bits of limits that can't be in force, and ignore them from now on."""
         bits = None if self._status is None or self.has_counters else self._status.raw()
         if bits and self._false_bits.take(bits, temperature_c, activity_ratio):
             self._causes = (None, None)
@@ -237,7 +240,7 @@ class AmdSensors:
 
     @property
     def causes_by_bit(self) -> tuple[int, ...]:
-        """The causes of each bit of `status`; 0 for a bit that means nothing on this GPU."""
+        """Bit set of `Cause` of each bit of `status`; 0 for a bit that is false on this GPU."""
         false = self._false_bits.bits
         return tuple(
             0 if false >> index & 1 else causes for index, causes in enumerate(table.CAUSES_BY_BIT)
@@ -245,17 +248,17 @@ class AmdSensors:
 
     @property
     def has_counters(self) -> bool:
-        """Whether the firmware counts the time under limits."""
+        """Whether the firmware counts the time under limits, as far as is known."""
         return self.residency is not None and self.residency.has_counters
 
     @property
     def dies(self) -> tuple[BlockNumber, ...]:
-        """The clocks of the dies, up to the last that ever reported one; empty with one die."""
+        """Readers of the dies' clocks, up to the last die that reported one; empty with one die."""
         return self._all_dies[: self._die_count] if self._die_count > 1 else ()
 
     @property
     def status(self) -> BlockNumber | None:
-        """The limits in force as bits, where they are reported."""
+        """Reader of the limits in force as bits; None where they are not reported now."""
         return None if self._status is None or self._status.raw() is None else self._status
 
     def _die_numbers(self) -> tuple[BlockNumber, ...]:
@@ -284,7 +287,7 @@ class AmdSensors:
         return checks or self.residency is None or not self.residency.is_settled
 
     def _needs_full_read(self) -> bool:
-        """Whether a full read may find what no plan reads: a sensor, or a gated die's clock."""
+        """Whether a full read may find a field or a die's clock that is absent so far."""
         if len(self._reporting_dies) < len(self.dies):
             return True
         now_ns = self._faults.clock.mono_ns()
@@ -292,8 +295,8 @@ class AmdSensors:
         return any(ns is not None and ns <= now_ns for ns in due)
 
 
-#: Further than this below its limit no temperature limit is in force, nor on an idle GPU below
-#: `_COOL_C`.
+#: No temperature limit is in force further than this below its threshold, nor on an idle GPU at
+#: `_COOL_C` or less.
 _BELOW_LIMIT_C: Final = 25.0
 _COOL_C: Final = 50.0
 #: Reads in a row that must find the same false bits.
@@ -306,8 +309,8 @@ class FalseBits:
     On Navi 31 and 48 the hotspot's bit is always set, also when idle at 37 C.
 
     Attributes:
-        bits: Bits that mean nothing on this GPU from now on.
-        is_in_doubt: Whether the next reads will decide about one.
+        bits: Bits found to be false, which are ignored on this GPU from now on.
+        is_in_doubt: Whether bits are suspect, which the next reads confirm or clear.
 
     Args:
         label: The GPU's label.
@@ -323,7 +326,7 @@ class FalseBits:
         self._reads = 0
 
     def take(self, bits: int, temperature_c: float | None, activity_ratio: float | None) -> bool:
-        """Check the bits set now; True if some of them are found to be false."""
+        """Check the bits set now; return True if this adds some of them to `bits`."""
         if temperature_c is None:
             return False
         suspects = bits & ~self.bits & self._impossible(temperature_c, activity_ratio)
@@ -343,7 +346,7 @@ class FalseBits:
         return True
 
     def _impossible(self, temperature_c: float, activity_ratio: float | None) -> int:
-        """The bits that can't be true at this temperature."""
+        """Return the temperature bits that can't be true at this temperature and activity."""
         if activity_ratio == 0 and temperature_c <= _COOL_C:
             return table.TEMPERATURE_BITS
         if self._limit_c is not None and temperature_c <= self._limit_c - _BELOW_LIMIT_C:
@@ -352,7 +355,7 @@ class FalseBits:
 
 
 def causes_of(bits: int) -> frozenset[Cause]:
-    """The causes of the bits of a throttle status."""
+    """Return the causes of the bits that are set in a throttle status."""
     in_force = 0
     for index, causes in enumerate(table.CAUSES_BY_BIT):
         in_force |= causes if bits >> index & 1 else 0

@@ -1,4 +1,4 @@
-"""Which metrics of an AMD GPU give which field, best first: a table; nothing here reads anything.
+"""Table of the metrics of an AMD GPU that give each field, best first; reads nothing.
 
 Units are those of amdgpu's `gpu_metrics`, which AMD SMI passes on. Source: kgd_pp_interface.h of
 Linux 6.18; other sources are named with each metric.
@@ -25,14 +25,14 @@ FIRMWARE_TICK_NS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A metric that gives a field.
+    """A metric that gives a field of a reading.
 
     Attributes:
         metric: Its name, as in `MetricsLayout.slots`.
         per_unit: How many of the metric's units are one of the field's.
         unit: The metric's unit.
         source: Name of this method where a field has several.
-        absent: A value that means "not reported", besides all ones.
+        absent: A value that means "not reported", in addition to all ones.
     """
 
     metric: str

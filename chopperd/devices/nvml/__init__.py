@@ -1,1 +1,1 @@
-"""NVIDIA GPUs through NVML: calls, codes, fields and identities; `backend` puts them together."""
+"""NVIDIA GPUs through NVML; `backend` is the back end, the other modules are its parts."""

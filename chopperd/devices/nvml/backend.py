@@ -73,7 +73,7 @@ def open_backend(_options: BackendOptions) -> "NvmlBackend":
 
 @dataclass(slots=True, kw_only=True)
 class _Gpu:
-    """A GPU or instance and how it is read."""
+    """State of a GPU or GPU instance while the back end is open."""
 
     info: GpuInfo  # without the sources of power and memory
     faults: DeviceFaults  # of the thread that reads it
@@ -117,11 +117,13 @@ class NvmlBackend:
             raise
 
     def devices(self) -> tuple[GpuInfo, ...]:
-        """The GPUs that NVML counted at the start, in its order, each before its instances."""
+        """Return the GPUs that NVML counted at the start, in order, each before its instances."""
         return self._devices
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """One read of a GPU; a lost one is looked up again by its UUID.
+        """Read a GPU's sensors once; a lost GPU is first searched for again by its UUID.
+
+        A loss is stored until the GPU is found again.
 
         Raises:
             TransientDeviceError: This read failed; the next may succeed.
@@ -138,19 +140,19 @@ class NvmlBackend:
             raise
 
     def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
-        """Functions that read one sensor of a GPU each, for any thread."""
+        """Return functions that read a sensor of a GPU each, on any thread; none if it is gone."""
         return sensor_reads(self._nvml, device)
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
-        """The plan of a read; None where `read` is needed. Makes no driver call.
+        """Return the plan of a read; None where `read` must be called. Makes no driver call.
 
-        For the thread that reads the GPU: plan and reads share buffers.
+        Only for the thread that reads the GPU, as plan and reads share buffers.
         """
         gpu = self._gpus.get(device.uuid)
         return None if gpu is None or gpu.sensors is None else gpu.sensors.read_plan(scope)
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
-        """What each call for a GPU answers now; takes long.
+        """Make each call for a GPU and return what it answers and how long it takes; slow.
 
         Raises:
             DeviceLostError: The GPU is gone, or is not one of this back end's.
@@ -163,7 +165,7 @@ class NvmlBackend:
         return (*board, *memory_probes(driver, prober, self._system_memory_of(device)))
 
     def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
-        """Period of the samples of a field that the driver stores; None if there are none.
+        """Return the period, in ns, of a field's samples that the driver stores; None if none.
 
         Never raises. Source: time stamps of nvmlDeviceGetSamples.
         """
@@ -176,7 +178,7 @@ class NvmlBackend:
             return None
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The compute processes on a GPU or instance; None if the driver does not report them.
+        """List the compute processes on a GPU or instance; None if the driver does not report them.
 
         Raises:
             TransientDeviceError: The call failed this time.
@@ -186,11 +188,11 @@ class NvmlBackend:
         return gpu.health.processes() if gpu else None
 
     def trouble(self, device: GpuInfo) -> str | None:
-        """Known faults of a GPU in one line of text; None if there are none. Never raises."""
+        """Return known faults of a GPU in one line of text; None if none. Never raises."""
         return "; ".join(self._problems(device)) or None
 
     def changed(self) -> str | None:
-        """Which GPUs or instances appeared or disappeared; None if none did. Never raises.
+        """Return which GPUs or instances appeared or disappeared; None if none. Never raises.
 
         None while the first calls for a GPU hang, as the same calls would hang here.
         """
@@ -212,12 +214,12 @@ class NvmlBackend:
             logger.warning("nvmlShutdown failed: %s", error)
 
     def failed_total(self) -> dict[tuple[str, str], int]:
-        """Failed calls since the start, by GPU label and operation."""
+        """Return the number of failed calls since the start, by GPU label and operation."""
         gpus = tuple(self._gpus.values())
         return counts_by_gpu((gpu.info.gpu, gpu.faults.failed_total) for gpu in gpus)
 
     def implausible_total(self) -> dict[tuple[str, str], int]:
-        """Implausible values dropped since the start, by GPU label and field."""
+        """Return the number of implausible values dropped, by GPU label and field."""
         gpus = tuple(self._gpus.values())
         return counts_by_gpu((gpu.info.gpu, gpu.faults.implausible_total) for gpu in gpus)
 
@@ -250,7 +252,7 @@ class NvmlBackend:
         return devices
 
     def _identified(self, count: int) -> Iterator[GpuInfo]:
-        """Each GPU with its instances; one that does not answer has no effect on the others."""
+        """Yield each GPU with its instances; one that does not answer, by its index alone."""
         for index in range(count):
             try:
                 yield from self._first_calls.answer(partial(self._listed, index), _TIMEOUTS)
@@ -266,7 +268,7 @@ class NvmlBackend:
         return tuple(self._described(handle, index, uuid_of(self._nvml, handle)))
 
     def _described(self, handle: object, index: int, uuid: str) -> Iterator[GpuInfo]:
-        """A GPU, then its instances; with instances, the card has no memory of its own."""
+        """Add and yield a GPU, then its instances; a GPU with instances is given no memory."""
         properties = FixedProperties(self._nvml, handle)
         info = properties.gpu_info(index, uuid)
         system_memory = self._system_memory_of(info)
@@ -282,14 +284,14 @@ class NvmlBackend:
             yield self._first_seen(part_handle, part)
 
     def _first_seen(self, handle: object, info: GpuInfo) -> GpuInfo:
-        """A GPU or instance with the sources of its power and memory, after its first read."""
+        """Add a GPU or instance, read it, and return it with its power and memory sources."""
         sensors = self._add(handle, info).sensors
         assert sensors is not None
         settle(sensors)
         return replace(info, power_source=sensors.power_source, memory_source=sensors.memory_source)
 
     def _add(self, handle: object, info: GpuInfo) -> _Gpu:
-        """Start to read a GPU or instance, or start again after a loss."""
+        """Create and store the state of a GPU or instance, at the start or after a loss."""
         known = self._gpus.get(info.uuid)
         faults = known.faults if known else self._new_faults(info)
         gpu = self._gpus[info.uuid] = _Gpu(
@@ -314,7 +316,7 @@ class NvmlBackend:
         return NvmlSensors(self._nvml, handle, traits, faults, self.energy_check(info.gpu))
 
     def _system_memory_of(self, info: GpuInfo) -> SystemMemory | None:
-        """The system's memory, if the GPU uses it."""
+        """Return the system's memory if the GPU uses it; else None."""
         return self._system_memory if shares_system_memory(info.name) else None
 
     def _handle(self, device: GpuInfo) -> object:
@@ -336,7 +338,7 @@ class NvmlBackend:
         return handle
 
     def _silence(self, device: GpuInfo) -> DeviceError | None:
-        """Why a GPU could not be identified at the start; None if it was."""
+        """Return why a GPU could not be identified at the start; None if it was."""
         if device.uuid:
             return None
         return next((e for e in self._unreachable if e.device_index == device.index), None)
@@ -353,7 +355,7 @@ class NvmlBackend:
             yield from gpu.health.problems()
 
     def _presence(self) -> Presence:
-        """The GPUs and instances at the start."""
+        """Return the GPUs and instances found at the start."""
         cards = {info.gpu: info for info in self._devices if info.uuid and info.parent is None}
         return Presence(
             cards={info.uuid: info.index for info in cards.values()},
@@ -373,7 +375,7 @@ class NvmlBackend:
 
 
 def _as_loss(failure: DeviceError) -> DeviceLostError:
-    """The same failure as a loss."""
+    """Return a failure as a `DeviceLostError` with the same details."""
     return DeviceLostError(
         str(failure),
         operation=failure.operation,

@@ -1,6 +1,6 @@
-"""NVML calls into reused buffers, and several field values by one call; no meaning of any field.
+"""Makes NVML calls into reused buffers, and reads several field values by one call.
 
-The binding's own wrappers allocate and decode at each call.
+The binding's own wrappers allocate and decode at each call. What each field means is in `table`.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ _ALL_ONES_SIGNED: Final = -1
 
 
 class Driver:
-    """The driver's entry points and errors for one device.
+    """Finds the driver's entry points and makes its errors, for one device.
 
     Args:
         nvml: The binding, whose library and error classes are used.
@@ -38,7 +38,7 @@ class Driver:
         self.handle: int = cast(handle, c_void_p).value or 0  # type: ignore[arg-type]
 
     def function(self, name: str) -> Function:
-        """An entry point, looked up when it is first needed: older drivers have fewer.
+        """Find an entry point by name; called when it is first needed, as older drivers have fewer.
 
         Raises:
             NVMLError: FUNCTION_NOT_FOUND: this driver does not have it.
@@ -50,22 +50,22 @@ class Driver:
         return function
 
     def address(self, name: str) -> int:
-        """The address of an entry point that exists."""
+        """Return the address of an entry point that exists."""
         return cast(getattr(self._nvml.nvmlLib, name), c_void_p).value or 0
 
     def error(self, code: int) -> Exception:
-        """The binding's error for a return code."""
+        """Return the binding's error for a return code; not raised here."""
         error: Exception = self._nvml.NVMLError(code)
         return error
 
     @property
     def not_supported(self) -> Exception:
-        """The error for a number that the device does not have."""
+        """The binding's error for a number that the device does not have."""
         return self.error(self._nvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 class DirectNumber:
-    """One number read by one call."""
+    """Reads one number by one driver call into a reused buffer."""
 
     def __init__(self, driver: Driver, method: Direct) -> None:
         self._driver = driver
@@ -97,18 +97,18 @@ class DirectNumber:
         return number if self._per_unit == 1 else number / self._per_unit
 
     def left_behind(self, method: Direct) -> float:
-        """Another number in the buffer of the last call, in its field's unit."""
+        """Return another number from the buffer of the last call, in its field's unit."""
         number: float = FORMAT_BY_KIND[method.kind].unpack_from(self._buffer, method.offset)[0]
         return number if method.per_unit == 1 else number / method.per_unit
 
     def call(self) -> "DirectCall":
-        """This number as a way to read a field."""
+        """Return a `Call` that reads a field from this number."""
         return DirectCall(
             operation=self._method.label, read=self.read, source=self._method.source, number=self
         )
 
     def slot(self, method: Direct | None = None) -> Slot:
-        """Where the number (or another in the same buffer) is."""
+        """Return where a plan finds the number (or another in the same buffer)."""
         method = method or self._method
         return Slot(
             call=self._planned_call,
@@ -132,7 +132,7 @@ class DirectNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectCall(Call):
-    """A way to read a field by a call of its own."""
+    """A call that reads one field by one driver call."""
 
     number: DirectNumber
 
@@ -146,7 +146,7 @@ _ANSWER: Final = Struct("<IIQ")
 _TYPE_OFFSET: Final = 24
 _CODE_OFFSET: Final = 28
 _VALUE_OFFSET: Final = 32
-#: Offsets of its members, by their names in nvml.h.
+#: Offsets of the members of nvmlFieldValue_t, by their names in nvml.h.
 FIELD_LAYOUT: Final = {
     "fieldId": 0,
     "scopeId": 4,
@@ -169,7 +169,7 @@ KIND_BY_TYPE: Final = {
 
 
 def number_of(value_type: int, raw: int) -> float | None:
-    """The number in a `nvmlValue_t` given as its 64 raw bits; None for an unknown type.
+    """Decode the number in a `nvmlValue_t`, given as 64 raw bits; None for an unknown type.
 
     Bits beyond those of its type are ignored.
     """
@@ -181,7 +181,7 @@ def number_of(value_type: int, raw: int) -> float | None:
 
 
 class FieldRequest:
-    """A request for a set of fields, in a reused buffer."""
+    """Requests a set of fields by one driver call, with a reused buffer for the answers."""
 
     def __init__(self, driver: Driver, methods: tuple[FieldValue, ...]) -> None:
         self._driver = driver
@@ -195,22 +195,22 @@ class FieldRequest:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it requests nothing."""
+        """Whether the set of fields is empty."""
         return self._count == 0
 
     def fetch(self, function: Function) -> int:
-        """Call the driver; return the code of the call as a whole."""
+        """Call the driver, which fills the buffer; return the code of the call as a whole."""
         return function(*self._arguments)
 
     def answer(self, key: int) -> tuple[int, int, int]:
-        """Type of the value, return code and raw bits of one of the fields."""
+        """Return type of the value, return code and raw bits of a field of the last `fetch`."""
         answer: tuple[int, int, int] = _ANSWER.unpack_from(
             self._buffer, self._start[key] + _TYPE_OFFSET
         )
         return answer
 
     def slot(self, method: FieldValue, value_type: int) -> Slot:
-        """Locate a field's number, valid only with this type."""
+        """Return where a plan finds a field's number, valid only with this type."""
         start = self._start[method.key]
         return Slot(
             call=self._planned_call,
@@ -233,7 +233,7 @@ class FieldRequest:
 
 
 class FieldReader:
-    """Field values of one device: all fields of a read are fetched by one driver call."""
+    """Reads field values of one device: one driver call fetches all fields of a read."""
 
     def __init__(self, driver: Driver, faults: DeviceFaults) -> None:
         self._driver = driver
@@ -245,14 +245,14 @@ class FieldReader:
         self._request = self.request(())
 
     def request(self, methods: tuple[FieldValue, ...]) -> FieldRequest:
-        """The request for a set of fields; the same object for the same set."""
+        """Return the request for a set of fields; the same, stored object for the same set."""
         request = self._requests.get(methods)
         if request is None:
             request = self._requests[methods] = FieldRequest(self._driver, methods)
         return request
 
     def fetch(self, request: FieldRequest) -> None:
-        """Call the driver; a failure is raised by `number`.
+        """Make a request; a failure is counted and stored, and `number` raises it.
 
         Raises:
             DeviceLostError: The driver says that the device is gone.
@@ -270,11 +270,11 @@ class FieldReader:
             self._failure = CallFailedError(is_absent=is_absent)
 
     def number(self, key: int) -> float:
-        """The number of a field of the last request, in the driver's unit.
+        """Return the number of a field of the last request, in the driver's unit; store its type.
 
         Raises:
-            NVMLError: The device does not have it, or it failed.
-            CallFailedError: The call failed, which is already counted.
+            NVMLError: The device does not have the field, or it failed.
+            CallFailedError: The request failed, which is already counted.
         """
         if self._failure is not None:
             raise self._failure
@@ -291,7 +291,7 @@ class FieldReader:
         return number
 
     def call(self, method: FieldValue) -> "FieldCall":
-        """A field as a way to read a number."""
+        """Return a `Call` that reads a number from a field of the last request."""
         number, key, per_unit = self.number, method.key, method.per_unit
         return FieldCall(
             operation=method.label,
@@ -301,17 +301,17 @@ class FieldReader:
         )
 
     def slot(self, request: FieldRequest, method: FieldValue) -> Slot:
-        """Where a field that has answered is after a request."""
+        """Return where a plan with this request finds a field that has answered."""
         return request.slot(method, self._types[method.key])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldCall(Call):
-    """A way to read a number by a field value."""
+    """A call that reads a number from a field value."""
 
     method: FieldValue
 
 
 def wanted_fields(calls: Iterable[Call]) -> tuple[FieldValue, ...]:
-    """The fields among the calls that a read may make, each once, in order."""
+    """Return the fields of those calls that are field values, each once, in order."""
     return tuple(dict.fromkeys(call.method for call in calls if isinstance(call, FieldCall)))

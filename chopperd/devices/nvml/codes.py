@@ -1,4 +1,4 @@
-"""NVML's numbers: return codes, bits of limits, field ids by driver version; tables only."""
+"""Tables of NVML's numbers: return codes, bits of limits, field ids by driver version."""
 
 import re
 from collections.abc import Mapping
@@ -49,12 +49,12 @@ ERROR_BY_CODE: Final[Mapping[int, type[DeviceError]]] = {
 
 
 def error_class(code: int) -> type[DeviceError]:
-    """The error of a return code; codes of later versions are transient."""
+    """Return the class of error of a return code; codes of later versions are transient."""
     return ERROR_BY_CODE.get(code, TransientDeviceError)
 
 
 def device_error(code: int | None, text: str, *, operation: str, device_index: int) -> DeviceError:
-    """The `DeviceError` of a failed call, by NVML's return code and text; not raised here.
+    """Return the `DeviceError` of a failed call, by NVML's return code and text; not raised here.
 
     `code` is None if the call has not returned.
     """
@@ -85,7 +85,7 @@ _KNOWN_BITS: Final = sum(_CAUSE_BY_BIT)
 
 
 def causes_of(reason_bits: int) -> frozenset[Cause]:
-    """Every limit whose bit is set, generic and specific ones (the join ranks them)."""
+    """Return every limit whose bit is set, generic and specific ones (the join ranks them)."""
     causes = {cause for bit, cause in _CAUSE_BY_BIT.items() if reason_bits & bit}
     if reason_bits & ~_KNOWN_BITS:
         causes.add(Cause.UNKNOWN)
@@ -102,7 +102,7 @@ _LATER_LIMITS: Final = (Cause.THERMAL, Cause.HW_THERMAL, Cause.POWER_BRAKE)
 
 
 def limit_fields(driver_version: str | None) -> Mapping[int, Cause]:
-    """Causes by the field ids of the cumulative limit counters (ns) that this driver has.
+    """Return causes by the field ids of this driver's cumulative limit counters (ns).
 
     NVIDIA renumbered three of them: 575 to 580.65 have them at 251-253 and power smoothing at
     256-273; from 580.82 on they are at 269-271 and power smoothing at 251-268; before 575 only
@@ -123,6 +123,6 @@ def limit_fields(driver_version: str | None) -> Mapping[int, Cause]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """A dotted version as numbers; () if there is none."""
+    """Parse a dotted version at the start of a text into numbers; () if there is none."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

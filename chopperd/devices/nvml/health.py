@@ -1,6 +1,6 @@
-"""Faults and processes of a GPU: XIDs, memory errors, a reset that is required; read rarely.
+"""Reads faults (XIDs, memory errors, a required reset) and processes of a GPU; called rarely.
 
-They explain a GPU that is lost or soon will be; to count errors is dcgm-exporter's task.
+Faults explain a GPU that is lost or soon will be; to count errors is dcgm-exporter's task.
 """
 
 import logging
@@ -62,15 +62,15 @@ _RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
 
 
 def xid_text(xid: int) -> str:
-    """An XID with its meaning, as text."""
+    """Return an XID with its meaning, as text."""
     meaning = _XID_MEANINGS.get(xid)
     return f"XID {xid} ({meaning})" if meaning else f"XID {xid}"
 
 
 class XidEvents:
-    """The XIDs that the driver reports from construction on, without waiting; for one thread.
+    """Collects the XIDs that the driver reports from construction on, without waiting.
 
-    Where the driver has no events, there are none.
+    For one thread. Collects none where the driver has no events.
 
     Source: nvmlEventSetCreate, nvmlDeviceRegisterEvents, nvmlEventSetWait_v2 with a time-out of 0.
     """
@@ -87,7 +87,7 @@ class XidEvents:
             logger.info("the driver reports no XIDs: %s", error)
 
     def watch(self, handle: object, uuid: str) -> None:
-        """Take a GPU's XIDs from now on, if it reports any."""
+        """Collect a GPU's XIDs from now on, if the GPU reports XIDs."""
         nvml = self._nvml
         kind = nvml.nvmlEventTypeXidCriticalError
         if self._set is None:
@@ -100,7 +100,10 @@ class XidEvents:
             logger.info("GPU %s reports no XIDs: %s", uuid, error)
 
     def newest(self, uuid: str, *, is_lost: bool) -> int | None:
-        """A GPU's newest XID of the last ten minutes, or of any time if it is lost."""
+        """Take new events; return a GPU's newest XID, or None.
+
+        XIDs older than ten minutes count only if the GPU is lost.
+        """
         self._take()
         found = self._seen.get(uuid)
         if found is None:
@@ -137,7 +140,7 @@ class XidEvents:
 
 
 def _address(handle: object) -> int | None:
-    """The address in a handle: the binding makes a new object for each answer."""
+    """Return the address in a handle, to compare handles: each answer has a new object."""
     return cast(handle, c_void_p).value  # type: ignore[arg-type]
 
 
@@ -146,7 +149,7 @@ _NO_INSTANCE: Final = 0xFFFFFFFF
 
 
 class _Row(Protocol):
-    """A row of the binding's list of processes; None where the memory is not available."""
+    """A row of the binding's list of processes; `usedGpuMemory` is None where not available."""
 
     pid: int
     usedGpuMemory: int | None  # noqa: N815 - the vendor's name
@@ -154,7 +157,7 @@ class _Row(Protocol):
 
 
 class DeviceHealth:
-    """Faults and processes of one GPU or GPU instance; for one thread."""
+    """Reads faults and processes of one GPU or GPU instance; for one thread."""
 
     def __init__(self, nvml: ModuleType, handle: object, faults: DeviceFaults) -> None:
         self._nvml = nvml
@@ -163,7 +166,7 @@ class DeviceHealth:
         self._fields = FieldReader(Driver(nvml, handle), faults)
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
-        """The compute processes; None where the driver does not report them.
+        """List the compute processes; None where the driver does not report them.
 
         On a card in MIG mode, the driver reports those of its instances only to privileged users.
 
@@ -188,7 +191,7 @@ class DeviceHealth:
         return None
 
     def problems(self) -> Iterator[str]:
-        """Each known fault as text; a call that is missing or fails gives none.
+        """Yield each known fault as text; a call that is missing or fails gives none.
 
         Source: nvmlDeviceGetTotalEccErrors (uncorrected, since the driver loaded),
         nvmlDeviceGetRemappedRows, nvmlDeviceGetRetiredPagesPendingStatus, field 230.

@@ -1,4 +1,4 @@
-"""Identity and fixed properties of NVIDIA GPUs and GPU instances (MIG); which are present."""
+"""Reads identity, fixed properties and presence of NVIDIA GPUs and GPU instances (MIG)."""
 
 import logging
 import re
@@ -29,26 +29,26 @@ _SHARES_MEMORY: Final = re.compile(r"\b(GB10|Xavier|Orin|Thor)\b")
 
 
 def shares_system_memory(name: str) -> bool:
-    """Whether a GPU of this name has no memory of its own.
+    """Return whether a GPU of this name uses the system's memory and has none of its own.
 
     Source: nvml.h on nvmlDeviceGetMemoryInfo: NOT_SUPPORTED on SoCs whose GPU shares memory with
-    the system. A GPU with its own memory may fail with the same code, hence by name.
+    the system. A GPU with its own memory may fail with the same code, so the name decides.
     """
     return _SHARES_MEMORY.search(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SystemMemory:
-    """The system's memory, in a file with the layout of /proc/meminfo."""
+    """Reads the system's memory from a file with the layout of /proc/meminfo."""
 
     path: Path = _MEMINFO
 
     def total_bytes(self) -> int | None:
-        """The whole memory; None if the file does not report it."""
+        """Return the system's whole memory; None if the file does not report it."""
         return self._bytes_by_name().get("MemTotal")
 
     def used_bytes(self) -> int | None:
-        """What a new program could not get: total less available; None if not reported.
+        """Return the memory in use: total less available; None if not reported.
 
         Free memory is no measure: the kernel's caches use all that nothing else needs.
         """
@@ -65,12 +65,12 @@ class SystemMemory:
         return {name: int(size) * BYTES_PER_KIB for name, size in entries}
 
 
-#: That of this machine.
+#: The memory of this machine.
 SYSTEM_MEMORY: Final = SystemMemory()
 
 
 def text_of(read: Callable[[], str]) -> str:
-    """A string from the driver; bytes that are not UTF-8 are replaced."""
+    """Call `read` and return the driver's string; bytes that are not UTF-8 are replaced."""
     try:
         return read()
     except UnicodeDecodeError as error:
@@ -78,12 +78,12 @@ def text_of(read: Callable[[], str]) -> str:
 
 
 def uuid_of(nvml: ModuleType, handle: object) -> str:
-    """The UUID of a GPU or GPU instance. Source: nvmlDeviceGetUUID; raises the vendor's error."""
+    """Read the UUID of a GPU or instance; raises the vendor's error. Source: nvmlDeviceGetUUID."""
     return text_of(lambda: nvml.nvmlDeviceGetUUID(handle))
 
 
 class FixedProperties:
-    """Properties of one GPU, each read once; what the driver does not report is None."""
+    """Reads a GPU's properties that do not change; None for one that the driver does not report."""
 
     def __init__(self, nvml: ModuleType, handle: object) -> None:
         self._nvml = nvml
@@ -91,7 +91,7 @@ class FixedProperties:
         self._driver = Driver(nvml, handle)
 
     def gpu_info(self, index: int, uuid: str) -> GpuInfo:
-        """The GPU's identity; the sources of power and memory are known after a read."""
+        """Read the GPU's identity, without the sources of power and memory (known after a read)."""
         numbers = {sensor.name: self._number(sensor) for sensor in table.FIXED}
         default_mhz = self._number(table.DEFAULT_CLOCK)
         numbers["sm_clock_limit_mhz"] = _clock_limit_mhz(
@@ -112,7 +112,7 @@ class FixedProperties:
         )
 
     def instance_info(self, card: GpuInfo, instance: int, uuid: str) -> GpuInfo:
-        """The identity of a GPU instance, by its id on its card; only memory is its own."""
+        """Read a GPU instance's identity, labelled by its id there; only memory is its own."""
         return GpuInfo(
             gpu=f"{card.gpu}.{instance}",
             index=card.index,
@@ -124,7 +124,7 @@ class FixedProperties:
         )
 
     def mig(self) -> bool | None:
-        """Whether MIG mode is on; None if the driver does not report it this time.
+        """Read whether MIG mode is on; None if the driver does not report it this time.
 
         Source: nvmlDeviceGetMigMode, current mode.
         """
@@ -149,7 +149,7 @@ class FixedProperties:
         return None if size_bytes is None else int(size_bytes)
 
     def _number(self, sensor: Sensor) -> float | None:
-        """The first plausible number of the methods."""
+        """Return the first plausible number that a `Direct` method gives; None if none does."""
         for method in sensor.methods:
             if isinstance(method, Direct):
                 value = self._read(DirectNumber(self._driver, method).read)
@@ -161,10 +161,10 @@ class FixedProperties:
 def _clock_limit_mhz(
     set_mhz: float | None, default_mhz: float | None, max_mhz: float | None
 ) -> float | None:
-    """The applications clock, if somebody set it below the highest clock.
+    """Return the applications clock, MHz, if somebody set it below the highest clock; else None.
 
     At its default it is no limit: an A100 or V100 boosts to its highest clock with a default
-    applications clock 300 MHz below. Hence None also if the default is not known.
+    applications clock 300 MHz below. So None also if the default is not known.
     """
     if set_mhz is None or default_mhz is None or max_mhz is None:
         return None
@@ -174,15 +174,15 @@ def _clock_limit_mhz(
 def instances(
     nvml: ModuleType, card_handle: object, card: GpuInfo, *, strict: bool = False
 ) -> Iterator[tuple[object, GpuInfo]]:
-    """Handle and identity of each GPU instance of a card, labelled by its id there ("0.1").
+    """Yield handle and identity of each GPU instance of a card, labelled by its id there ("0.1").
 
     An instance that is divided further is listed once, with the UUID of its first part: the parts
     share its memory. One that this process may not see is left out, as the driver does.
 
     Args:
         nvml: The binding.
-        card_handle: The card's.
-        card: The card.
+        card_handle: The driver's handle of the card.
+        card: The card's identity.
         strict: Raise the vendor's error of a call that may succeed later, instead of leaving the
             instance out.
 
@@ -204,7 +204,7 @@ def instances(
 
 
 def _handles(nvml: ModuleType, card_handle: object, *, strict: bool) -> Iterator[object]:
-    """The driver's handles of a card's MIG devices; their numbers have gaps."""
+    """Yield the driver's handles of a card's MIG devices, whose numbers have gaps."""
     try:
         most = nvml.nvmlDeviceGetMaxMigDeviceCount(card_handle)
     except nvml.NVMLError as error:
@@ -220,7 +220,7 @@ def _handles(nvml: ModuleType, card_handle: object, *, strict: bool) -> Iterator
 
 
 def _is_refused(error: Exception) -> bool:
-    """Whether a call would fail again in the same way."""
+    """Return whether an error means that the call would fail again in the same way."""
     return error_class(getattr(error, "value", 0)) is UnsupportedFieldError
 
 
@@ -236,7 +236,7 @@ class Presence:
 
 
 def present(nvml: ModuleType) -> Presence | None:
-    """The GPUs and instances present now; None if the driver does not report them.
+    """List the GPUs and instances that are present now; None if the driver lists no GPUs.
 
     Source: nvmlDeviceGetCount, nvmlDeviceGetHandleByIndex, nvmlDeviceGetUUID.
     """
@@ -272,7 +272,7 @@ def present(nvml: ModuleType) -> Presence | None:
 def _instance_uuids(
     nvml: ModuleType, handle: object, index: int, uuid: str
 ) -> tuple[str, ...] | None:
-    """UUIDs of a card's instances; None if the driver does not report them this time."""
+    """List UUIDs of a card's instances; None if the driver does not report them this time."""
     card = GpuInfo(gpu=str(index), index=index, uuid=uuid, name="", vendor=Vendor.NVIDIA)
     try:
         return tuple(info.uuid for _, info in instances(nvml, handle, card, strict=True))
@@ -281,15 +281,15 @@ def _instance_uuids(
 
 
 def silent_gpu(index: int, count: int, folder: Path = _KERNEL_FOLDER) -> GpuInfo:
-    """A GPU that the driver counts, but that does not answer.
+    """Return the identity, without a UUID, of a GPU that the driver counts but that is silent.
 
     Its PCI address is the one at its index in the kernel driver's list, as NVML orders GPUs by
     address; None if the two do not list the same number.
 
     Args:
-        index: The driver's index.
-        count: How many GPUs it counts.
-        folder: The kernel driver's list.
+        index: The driver's index of the GPU.
+        count: Number of GPUs that the driver counts.
+        folder: Folder with the kernel driver's list.
 
     Source: nvml.h on nvmlDeviceGetHandleByIndex_v2, for the order; not seen on hardware.
     """
@@ -306,7 +306,7 @@ def silent_gpu(index: int, count: int, folder: Path = _KERNEL_FOLDER) -> GpuInfo
 
 
 def difference(then: Presence, now: Presence) -> str | None:
-    """What appeared or disappeared between two lists, as text; None if nothing did.
+    """Return what appeared or disappeared between two lists, as text; None if nothing did.
 
     A GPU that only does not answer has not disappeared, nor have its instances; the instances of a
     GPU in `unsure` have not changed.

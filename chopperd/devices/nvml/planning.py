@@ -1,4 +1,4 @@
-"""Read plans of one board, and single sensors read back to back."""
+"""Makes the read plan of one board, and functions that read single sensors back to back."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -25,18 +25,18 @@ CAUSES_BY_BIT: Final = tuple(
 
 
 class _NotSettledError(Exception):
-    """A field is still to be found, or is not read by a driver call."""
+    """It is not known yet what gives a field, or no driver call does."""
 
 
 def read_plan(board: "Board", scope: ReadScope, *, with_energy: bool) -> ReadPlan | None:
-    """The plan of a read.
+    """Return the plan of a read, or None if `read` must be called instead.
 
     None while a field neither answers nor is known to be absent, where one is not read by a driver
     call, and where there is nothing to read.
 
     Args:
-        board: The channels.
-        scope: How much to read.
+        board: The channels of the GPU.
+        scope: Which fields to read: those of fast or of full reads.
         with_energy: Whether the energy counter has passed its check.
     """
     board.arrange()
@@ -54,7 +54,7 @@ def read_plan(board: "Board", scope: ReadScope, *, with_energy: bool) -> ReadPla
 
 
 class _Planner:
-    """Plans the numbers of a board after a read with a request."""
+    """Adds a board's numbers to a plan, with field values at their places in a request."""
 
     def __init__(self, board: "Board", request: FieldRequest) -> None:
         self._board = board
@@ -62,14 +62,14 @@ class _Planner:
         self.builder = PlanBuilder()
 
     def add(self, *channels: Channel) -> None:
-        """Add the channels that answer."""
+        """Add each channel that is not absent; raise `_NotSettledError` if one can't be planned."""
         for channel in channels:
             slot = self._slot(channel)
             if slot is not None:
                 self.builder.value(channel.field, slot, channel.bounds)
 
     def add_limits(self, limits: Mapping[Cause, Channel]) -> None:
-        """Add the limits in force and the counters that answer."""
+        """Add the bits of limits in force and the limit counters that are not absent."""
         reasons = self._slot(self._board.reasons)
         if reasons is not None:
             self.builder.causes(reasons, CAUSES_BY_BIT)
@@ -79,7 +79,7 @@ class _Planner:
                 self.builder.counter(cause, slot, channel.bounds)
 
     def add_slow(self, *, with_energy: bool) -> None:
-        """Add what only full reads read, except the counters."""
+        """Add the fields that only full reads have, except the limit counters."""
         board = self._board
         average, power = board.power_average, board.power
         self.add(power)
@@ -96,7 +96,7 @@ class _Planner:
         self.add(*(each for each in board.slow if with_energy or each is not board.energy))
 
     def _slot(self, channel: Channel) -> Slot | None:
-        """Where a channel's number is; None if the device does not have it."""
+        """Return where a channel's number is; None if the device does not have it."""
         if channel.is_absent:
             return None
         call = channel.settled_call
@@ -119,9 +119,9 @@ _FIELD: Final = struct.Struct("<24xIIQ")
 
 
 def sensor_reads(nvml: ModuleType, device: GpuInfo) -> Mapping[str, SensorRead]:
-    """Functions that read a GPU's clock, power, energy and activity; empty if it is not found.
+    """Return functions that read a GPU's clock, power, energy and activity, by field.
 
-    A partition has no sensors of its own.
+    Empty if the GPU is not found, and for an instance, which has no such sensors of its own.
 
     Source: nvmlDeviceGetClockInfo (MHz), field 186 or nvmlDeviceGetPowerUsage (mW), as in the
     samples, nvmlDeviceGetTotalEnergyConsumption (mJ), nvmlDeviceGetUtilizationRates (%).
@@ -144,7 +144,7 @@ def sensor_reads(nvml: ModuleType, device: GpuInfo) -> Mapping[str, SensorRead]:
 
 
 def _power_read(nvml: ModuleType, handle: object, source: str | None) -> SensorRead:
-    """Reads the power of the samples: the same field and scope."""
+    """Return a function that reads the power, W, by the same field and scope as the samples."""
     scope = _SCOPE_BY_SOURCE.get(source or "")
     if scope is None:
         return lambda: watts_from_milliwatts(nvml.nvmlDeviceGetPowerUsage(handle))

@@ -1,4 +1,4 @@
-"""What one NVIDIA GPU answers, field by field by the tables, with buffers of its own."""
+"""Probes what one NVIDIA GPU answers to each call of the tables, with separate buffers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
@@ -17,7 +17,7 @@ from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_US
 
 # Samples that the driver stores itself. Only their times are used, which show a sensor's update
-# period: which GPUs store any, and whether they are the numbers of the plain calls, was not seen on
+# period. Which GPUs store any, and whether they are the numbers of the plain calls, was not seen on
 # hardware.
 
 OPERATION: Final = "nvmlDeviceGetSamples"
@@ -34,7 +34,7 @@ _MOST_BUFFER_CALLS: Final = 3
 
 
 def buffered_times_us(driver: Driver, sampling_type: int) -> list[int]:
-    """Times of the samples of a type that the driver stores, in its order; us since 1970.
+    """Return times of the driver's stored samples of a type, in its order; us since 1970.
 
     Raises:
         NVMLError: There are none, or no such type.
@@ -60,7 +60,7 @@ def buffered_times_us(driver: Driver, sampling_type: int) -> list[int]:
 
 
 def spacing_ns(times_us: list[int]) -> int | None:
-    """Median time between two samples; None for fewer than three."""
+    """Return the median time between two samples, in ns; None for fewer than three samples."""
     times_us = sorted(set(times_us) - {0})
     if len(times_us) < _MIN_SAMPLES:
         return None
@@ -71,12 +71,12 @@ def spacing_ns(times_us: list[int]) -> int | None:
 def board_probes(
     driver: Driver, prober: FieldProber, limit_fields: Mapping[int, Cause]
 ) -> Iterator[FieldProbe]:
-    """All fields of a whole GPU except memory.
+    """Probe the calls for all fields of a whole GPU except memory.
 
     Args:
         driver: The GPU's entry points.
         prober: Makes and times the calls.
-        limit_fields: Field ids of this driver's limit counters.
+        limit_fields: Causes by the field ids of this driver's limit counters.
 
     Raises:
         DeviceLostError: The GPU is gone.
@@ -89,7 +89,7 @@ def board_probes(
         yield from _probes(driver, prober, sensor)
     for sensor in table.FIXED:
         yield from used_if_answered(*_probes(driver, prober, sensor))
-    # What feeds no field: whether it answers is of interest.
+    # Calls that feed no field: probed to see whether they answer.
     clock = table.ACCUMULATED_CLOCK
     base = FieldProbe(operation=clock.label, feeds=None, unit=clock.unit)
     yield prober.asked(base, _question(driver, clock))
@@ -101,7 +101,9 @@ def board_probes(
 def memory_probes(
     driver: Driver, prober: FieldProber, system_memory: SystemMemory | None
 ) -> Iterator[FieldProbe]:
-    """The memory of a GPU or an instance; `system_memory` if it uses the system's.
+    """Probe the calls for the memory of a GPU or an instance, and the system's memory if given.
+
+    `system_memory` is given for a GPU that uses the system's memory.
 
     Raises:
         DeviceLostError: The GPU is gone.
@@ -126,7 +128,7 @@ def memory_probes(
 
 
 def _probes(driver: Driver, prober: FieldProber, sensor: Sensor) -> Iterable[FieldProbe]:
-    """Each method to read a field, in the driver's own unit."""
+    """Probe each method to read a field, in the driver's own unit."""
     for method in sensor.methods:
         base = FieldProbe(
             operation=method.full_label,

@@ -1,4 +1,4 @@
-"""The readings of one NVIDIA GPU: a channel per field, requests for field values, reads, plans."""
+"""Reads one NVIDIA GPU: a channel per field, requests for field values, reads and plans."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,17 +52,17 @@ class BoardTraits:
 
 
 class Board:
-    """The channels of one GPU; what it does not have is a channel that is always absent.
+    """The channels of one GPU; a field that it does not have is a channel that is always absent.
 
     Attributes:
-        sm_clock, reasons: Read by fast reads, with `fast_limits`.
-        power: W, by the best source that answers.
-        memory: Bytes in use, within `memory_bounds`.
-        slow: Fields of full reads, one number each; `energy` is one of them.
+        sm_clock, reasons: Clock and limits in force; fast reads read them, with `fast_limits`.
+        power: Power, W, by the best source that answers.
+        memory: Memory in use, bytes, within `memory_bounds`.
+        slow: Other fields of full reads, one number each; `energy` is one of them.
         limits: The cumulative limit counters, by cause.
-        fast_limits: Those that come in one call, which fast reads read as well.
+        fast_limits: Those of `limits` that one call reads together, which fast reads read as well.
         fields: Reads field values, by `fast_request` or `full_request`.
-        probe_mono_ns: When the first absent field is to be probed again; None if none is.
+        probe_mono_ns: Monotonic time of the first absent field's next probe; None if none is due.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class Board:
 
     @property
     def power_average(self) -> Channel | None:
-        """The mean of the last second of the power that `power` reads; None until that is known.
+        """Channel of the last second's mean of `power`; None until the source of `power` is known.
 
-        If this is absent and `power` itself is an average, that is the mean.
+        If it is absent and `power` itself is an average, the mean is `power`.
         """
         if self.power.source is None:
             return None
@@ -105,20 +105,20 @@ class Board:
 
     @property
     def memory_v2(self) -> DirectNumber | None:
-        """The call that gave the memory in use, if it gives the reserved memory as well."""
+        """Number of the call that gave the memory in use, if that gives the reserve too."""
         call = self.memory.settled_call
         if isinstance(call, DirectCall) and call.source == table.MEMORY_V2:
             return call.number
         return None
 
     def is_probe_due(self) -> bool:
-        """Whether an absent field is to be probed again."""
+        """Return whether an absent field's next probe is due; updates the requests."""
         self.arrange()
         due_ns = self.probe_mono_ns
         return due_ns is not None and self._faults.clock.mono_ns() >= due_ns
 
     def reopen(self) -> None:
-        """Allow the probes of absent fields that are due."""
+        """Mark absent fields whose next probe is due as not absent, so that a read tries them."""
         if self.is_probe_due():
             now_ns = self._faults.clock.mono_ns()
             for channel in self._channels():
@@ -126,7 +126,7 @@ class Board:
             self.arrange()
 
     def arrange(self) -> None:
-        """Update the requests to what answers now."""
+        """Update the requests and `probe_mono_ns` to the calls that answer, if that changed."""
         if self._arranged == self._faults.revision:
             return
         self._arranged = self._faults.revision
@@ -181,13 +181,13 @@ class Board:
 
 
 def _is_field_first(channel: Channel) -> bool:
-    """Whether a counter comes with others in one call, as far as is known."""
+    """Return whether a field value is the first call for a channel (one call reads many)."""
     calls = channel.next_calls
     return bool(calls) and isinstance(calls[0], FieldCall)
 
 
 class NvmlSensors:
-    """Reads one GPU, or the memory of an instance; used by one thread at a time.
+    """Reads the sensors of one GPU, or the memory of an instance; used by one thread at a time.
 
     What a device lacks is probed again each minute, by full reads only. A call that has once given
     a field stays selected, also for sensors that are made for the same `faults` later.
@@ -211,12 +211,12 @@ class NvmlSensors:
 
     @property
     def power_source(self) -> str | None:
-        """Which power is read; None until one has answered."""
+        """Name of the power that is read (`GpuInfo.power_source`); None until one has answered."""
         return self._board.power.source
 
     @property
     def memory_source(self) -> str | None:
-        """Which memory is read; None until one has answered."""
+        """Name of the memory number that is read (`GpuInfo.memory_source`); None until known."""
         return self._board.memory.source
 
     @property
@@ -231,7 +231,7 @@ class NvmlSensors:
         return self._board.memory.is_absent
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """One read; fields that are absent or failed are None.
+        """Read the sensors once; fields that are absent or failed are None.
 
         Raises:
             TransientDeviceError: Calls failed, and not one field was read.
@@ -245,9 +245,9 @@ class NvmlSensors:
         return reading
 
     def read_plan(self, scope: ReadScope) -> ReadPlan | None:
-        """The same read as a plan; None while a field or a check is not settled.
+        """Return the plan of a read; None while a field or a check is not settled.
 
-        The same object as before while nothing changed.
+        Returns the same object as before while nothing changed.
         """
         if scope is ReadScope.FULL and (self._board.is_probe_due() or self._awaits_check()):
             return None
@@ -258,7 +258,7 @@ class NvmlSensors:
         return self._plans[scope]
 
     def _planned(self, scope: ReadScope) -> ReadPlan | None:
-        """The plan for what answers now; the last one if it is the same."""
+        """Make the plan for what answers now; store it, or return the last one if it is equal."""
         believes_energy = self._energy_check.verdict is Verdict.RIGHT
         plan = planning.read_plan(self._board, scope, with_energy=believes_energy)
         if plan is None:
@@ -302,13 +302,13 @@ class NvmlSensors:
         )
 
     def _awaits_check(self) -> bool:
-        """Whether the check of the energy counter is not finished."""
+        """Return whether the check of the energy counter is not finished."""
         board = self._board
         is_open = self._energy_check.verdict is Verdict.OPEN
         return is_open and not (board.energy.is_absent or board.power.is_absent)
 
     def _checked_j(self, energy_j: float | None, power_w: float | None) -> float | None:
-        """The energy counter, once it agrees with the power."""
+        """Check the energy counter; return it, or None until it has agreed with the power."""
         before = self._energy_check.verdict
         verdict = self._energy_check.take(self._faults.clock.mono_ns(), energy_j, power_w)
         if verdict is not before:
@@ -316,7 +316,7 @@ class NvmlSensors:
         return energy_j if verdict is Verdict.RIGHT else None
 
     def _causes(self) -> frozenset[Cause] | None:
-        """The limits in force; the set is reused while the bits do not change."""
+        """Read the limits in force; the set is reused while the bits do not change."""
         bits = self._board.reasons.value()
         if bits is None:
             return None
@@ -325,14 +325,14 @@ class NvmlSensors:
         return self._last_causes[1]
 
     def _average_w(self, power_w: float | None) -> float | None:
-        """The mean of the last second of the power that `power_w` is."""
+        """Return the last second's mean of the power that `power_w` measures; None if none."""
         average = self._board.power_average
         value_w = None if average is None else average.value()
         is_average = self._board.power.source == table.POWER_AVERAGE_1S
         return power_w if is_average and value_w is None else value_w
 
     def _reserved_bytes(self) -> int | None:
-        """The driver's reserve, from the call that gave the memory in use."""
+        """Return the driver's reserve, bytes, from the call for the memory in use; else None."""
         number = self._board.memory_v2
         if number is None:
             return None
@@ -344,7 +344,7 @@ class NvmlSensors:
 
 
 class InstanceSensors(NvmlSensors):
-    """Reads the memory of one GPU instance, and detects its loss; by one thread at a time."""
+    """Reads a GPU instance's memory, and detects its loss; used by one thread at a time."""
 
     def __init__(
         self, nvml: ModuleType, handle: object, info: GpuInfo, faults: DeviceFaults
@@ -357,7 +357,7 @@ class InstanceSensors(NvmlSensors):
         self._has_answered = False
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """One read: its memory if `scope` is full, else nothing.
+        """Read the instance's memory if `scope` is full; else return an empty reading.
 
         Raises:
             TransientDeviceError: The call failed.
@@ -376,7 +376,7 @@ class InstanceSensors(NvmlSensors):
 
 
 def _limited_ns(limits: Mapping[Cause, Channel]) -> dict[Cause, int]:
-    """The driver's cumulative time under each limit that answers."""
+    """Read the cumulative time, ns, under each limit whose counter answers."""
     limited_ns = {}
     for cause, channel in limits.items():
         value = channel.value()

@@ -1,4 +1,4 @@
-"""Which NVML calls give which field, best first: a table; nothing here touches a driver.
+"""Table of the NVML calls that give each field, best first; makes no calls.
 
 Layouts are those of nvml.h 13.5 on Linux, where each member is aligned to its size.
 """
@@ -31,11 +31,11 @@ MODULE_SCOPE: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """A number that a call of its own writes to its buffer.
+    """A number that one NVML call gives, in the buffer it fills.
 
     Attributes:
         operation: The entry point: f(handle, buffer), or f(handle, argument, buffer).
-        argument: None if it has none.
+        argument: The call's argument; None if it has none.
         size_bytes: Size of the buffer.
         words: Input at the start of the buffer (uint32 each): a version, a sensor.
         offset, kind: Where the number is, and its encoding.
@@ -56,12 +56,12 @@ class Direct:
 
     @property
     def label(self) -> str:
-        """Name in errors and counts."""
+        """Name of the method in errors and counts."""
         return self.operation
 
     @property
     def full_label(self) -> str:
-        """Name with the argument."""
+        """Name of the method with its argument, if it has one."""
         return self.operation if self.argument is None else f"{self.operation}[{self.argument}]"
 
 
@@ -77,18 +77,18 @@ class FieldValue:
 
     @property
     def key(self) -> int:
-        """Field and scope as one number."""
+        """Id of field and scope as one number."""
         return self.scope_id << 32 | self.field_id
 
     @property
     def label(self) -> str:
-        """Name in errors and counts."""
+        """Name of the method in errors and counts."""
         scope = ", module" if self.scope_id == MODULE_SCOPE else ""
         return f"{FIELD_VALUES}[{self.field_id}{scope}]"
 
     @property
     def full_label(self) -> str:
-        """The same as `label`."""
+        """Name of the method, the same as `label`."""
         return self.label
 
 
@@ -239,7 +239,7 @@ MEMORY_USED: Final = Sensor(
         _memory("nvmlDeviceGetMemoryInfo", 24, (), 16),
     ),
 )
-# In the buffer of the v2 call above: no call of its own.
+# Read from the buffer that the v2 call above fills, without another call.
 MEMORY_RESERVED_METHOD: Final = _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 16)
 MEMORY_RESERVED: Final = Sensor(
     name="memory_reserved_bytes", bounds=plausible.MEMORY_BYTES, methods=(MEMORY_RESERVED_METHOD,)
@@ -283,17 +283,17 @@ COUNTED_CAUSES: Final = (
 
 
 def limit_counters(limit_fields: Mapping[int, Cause]) -> dict[Cause, Sensor]:
-    """The counter of each limit that a driver may count.
+    """Return the counter of each limit that a driver may count, by cause.
 
     Args:
-        limit_fields: Ids of this driver's fields for them (`codes.limit_fields`).
+        limit_fields: Causes by this driver's field ids (`codes.limit_fields`).
     """
     field_by_cause = {cause: field_id for field_id, cause in limit_fields.items()}
     return {cause: _limit_counter(cause, field_by_cause.get(cause)) for cause in COUNTED_CAUSES}
 
 
 def _limit_counter(cause: Cause, field_id: int | None) -> Sensor:
-    """The driver's cumulative time under a limit, ns; by which field, if it has one."""
+    """Return the sensor of the cumulative time under a limit, ns; `field_id` None: no field."""
     methods: list[Method] = []
     if field_id is not None:
         methods.append(FieldValue(field_id=field_id, unit="ns"))

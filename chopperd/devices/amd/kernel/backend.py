@@ -83,7 +83,7 @@ class AmdgpuBackend(AmdBackend[Card]):
         )
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The processes with memory on a GPU, including its partitions; None if not reported.
+        """List the processes with memory on a GPU or its partitions; None if not reported.
 
         Source: the files vram_<gpu_id> of class/kfd/kfd/proc of the kernel's compute driver.
         """
@@ -91,7 +91,7 @@ class AmdgpuBackend(AmdBackend[Card]):
         return None if gpu is None else _processes(self._sysfs, gpu.card.nodes)
 
     def shortfall(self) -> str | None:
-        """Which GPUs are read without their block of metrics, and why; None if none is."""
+        """Return which GPUs are read without a block of metrics, and why, as text; None if none."""
         lacking = [
             f"GPU {gpu.info.gpu}: {gpu.source.reason}"
             for gpu in self._all()
@@ -111,7 +111,7 @@ class AmdgpuBackend(AmdBackend[Card]):
         return _uuids(cards(self._sysfs))
 
     def _new_source(self, gpu: AmdGpu[Card]) -> MetricsSource:
-        """The block of a card; an empty one where it has none of a known version."""
+        """Open a card's block of metrics; an empty one where it has none of a known version."""
         card, index = gpu.card, gpu.info.index
         try:
             return FileSource(card.metrics)
@@ -150,7 +150,7 @@ def _processes(sysfs: Path, nodes: Sequence[KfdNode]) -> tuple[GpuProcess, ...] 
 
 
 def _classified(error: Exception, operation: str, index: int) -> DeviceError:
-    """The `DeviceError` of a file that can't be read."""
+    """Return the `DeviceError` for a file that can't be read."""
     code = error.errno if isinstance(error, OSError) else None
     kind: type[DeviceError] = TransientDeviceError
     if code in _LOST:

@@ -52,11 +52,11 @@ _NAME_BY_DEVICE: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A card.
+    """A card that the driver `amdgpu` runs.
 
     Attributes:
-        folder: Its folder of files, by PCI address: card numbers change with a reset.
-        pci_bus_id: As the kernel writes it.
+        folder: Its folder in sysfs, by PCI address, as card numbers change with a reset.
+        pci_bus_id: Its PCI address, as the kernel writes it.
         device_id: Its PCI device id; None if not reported.
         unique_id: The chip's own id; None where it has none.
         nodes: Its nodes in the compute driver: one, or one for each partition, or none.
@@ -70,23 +70,23 @@ class Card:
 
     @property
     def metrics(self) -> Path:
-        """The file of its block of metrics."""
+        """Path of the file with its block of metrics."""
         return self.folder / "gpu_metrics"
 
     def hwmon(self) -> Path | None:
-        """The folder of its sensors, whose number changes with a reset; None if there is none."""
+        """Find the folder of its sensors, whose number changes with a reset; None if none."""
         return next(iter(sorted((self.folder / "hwmon").glob("hwmon*"))), None)
 
 
 def cards(sysfs: Path) -> tuple[Card, ...]:
-    """The cards of the driver under the root of sysfs, by PCI address."""
+    """List the cards of the driver `amdgpu` under the root of sysfs, in order of PCI address."""
     nodes = kfd_nodes(sysfs)
     found = {card.pci_bus_id: card for card in _found(sysfs, nodes)}
     return tuple(found[address] for address in sorted(found))
 
 
 def gpu_infos(card: Card, index: int) -> tuple[GpuInfo, ...]:
-    """The GPU of a card at an index of the list, followed by its partitions if it has several."""
+    """Read a card's identity as GPU number `index`, followed by its partitions if several."""
     size_bytes = number_in(card.folder / "mem_info_vram_total") or 0
     has_size = bool(size_bytes) and size_bytes in plausible.MEMORY_BYTES
     whole = GpuInfo(
@@ -113,7 +113,7 @@ def gpu_infos(card: Card, index: int) -> tuple[GpuInfo, ...]:
 
 
 def driver_version(sysfs: Path) -> str | None:
-    """The driver's version if it was installed separately; else the kernel's."""
+    """Return the driver's version if it was installed separately; else the kernel's."""
     return text_in(sysfs / "module" / _DRIVER / "version") or text_in(
         Path("/proc/sys/kernel/osrelease")
     )
@@ -144,7 +144,7 @@ def _found(sysfs: Path, nodes: Sequence[KfdNode]) -> Iterator[Card]:
 
 
 def _name(card: Card) -> str:
-    """The name that the board reports, else that of its PCI device id."""
+    """Return the name that the board reports, else that of its PCI device id."""
     named = text_in(card.folder / "product_name")
     if named is not None:
         return named
@@ -154,13 +154,13 @@ def _name(card: Card) -> str:
 
 
 def _highest_mhz(levels: Path) -> float | None:
-    """The highest of a clock's levels now; a user may have lowered it."""
+    """Read the highest of a clock's levels, MHz; a user may have lowered it."""
     found = [int(mhz) for mhz in _LEVEL.findall(text_in(levels) or "")]
     return _plausible(max(found, default=None), plausible.CLOCK_MHZ)
 
 
 def _with_limits(info: GpuInfo, hwmon: Path) -> GpuInfo:
-    """Add the power limits and the temperatures at which the hardware slows and shuts down."""
+    """Return `info` with power limits and slowdown, shutdown and memory temperature thresholds."""
     hotspot, memory = (_labelled(hwmon, label) for label in ("junction", "mem"))
     return replace(
         info,
@@ -173,7 +173,7 @@ def _with_limits(info: GpuInfo, hwmon: Path) -> GpuInfo:
 
 
 def _labelled(hwmon: Path, label: str) -> str | None:
-    """The name ("temp2") of the temperature sensor with a label; None if there is none."""
+    """Return the name ("temp2") of the temperature sensor with a label; None if none."""
     for path in hwmon.glob("temp*_label"):
         if text_in(path) == label:
             return path.name.removesuffix("_label")
@@ -196,11 +196,11 @@ def _plausible(value: float | None, bounds: Bounds) -> float | None:
     return value if value is not None and value in bounds else None
 
 
-# Files of single fields: those of hwmon, and others.
+# Files with one number each: those of hwmon, and others.
 
 #: More than a file with one number contains.
 _NUMBER_BYTES: Final = 31
-#: The driver's unit, by how many of it are one of the field's.
+#: Name of the driver's unit, by how many of it make one of the field's unit.
 _UNITS: Final[Mapping[int, str]] = {
     1: "bytes",
     100: "%",
@@ -211,7 +211,7 @@ _UNITS: Final[Mapping[int, str]] = {
 
 
 class NumberFile:
-    """A file of one whole number, such as those of hwmon; open from the first read on."""
+    """Reads a file of one whole number, such as those of hwmon; open from the first read on."""
 
     _fd = -1
 
@@ -224,10 +224,10 @@ class NumberFile:
             os.close(self._fd)
 
     def read(self) -> int:
-        """The number.
+        """Read the number from the file, which is opened at the first read.
 
         Raises:
-            OSError: It can't be read, as the kernel reports, or is not a number.
+            OSError: The file can't be read, or holds no whole number.
         """
         text = os.pread(self._opened(), _NUMBER_BYTES, 0)
         try:
@@ -236,7 +236,7 @@ class NumberFile:
             raise OSError(errno.EIO, "it holds no number", self.path.name) from None
 
     def planned_call(self) -> PlannedCall:
-        """The read as part of a read plan."""
+        """Return the read as a call of a read plan; opens the file."""
         return PlannedCall(
             operation=self.path.name,
             address=0,
@@ -253,7 +253,7 @@ class NumberFile:
 
 
 def traits(card: Card, info: GpuInfo) -> GpuTraits:
-    """What is known of a GPU before its first read, with the files besides its block."""
+    """Return what is known of a GPU before its first read, with calls for its other files."""
     hwmon = card.hwmon()
     size_bytes = info.memory_size_bytes
     memory = Bounds(0, size_bytes) if size_bytes else plausible.MEMORY_BYTES
@@ -275,7 +275,7 @@ def traits(card: Card, info: GpuInfo) -> GpuTraits:
 
 
 def _hwmon_fallbacks(hwmon: Path) -> Iterator[ExtraField]:
-    """Fields in files of hwmon, in Hz, uW, 0.001 C. Source: amdgpu_pm.c."""
+    """Yield fields with calls for files of hwmon (Hz, uW, 0.001 C). Source: amdgpu_pm.c."""
     hotspot = _labelled(hwmon, "junction") or _labelled(hwmon, "edge") or "temp1"
     power = ("power1_input", POWER_INSTANT), ("power1_average", POWER_AVERAGE)
     for name, bounds, per_unit, files in (
@@ -316,11 +316,11 @@ _PAGE_BYTES: Final = 4096
 
 
 class ShortReadError(OSError, TornBlock):
-    """The file has another length than before: a torn block."""
+    """The file of the block has another length than before: the block is torn."""
 
 
 class FileSource:
-    """The block of the file `gpu_metrics`, read into a reused buffer.
+    """Fetches the block from the file `gpu_metrics` into a reused buffer.
 
     The file stays open: a device that disappears and comes back has another file of the same name.
 
@@ -350,7 +350,7 @@ class FileSource:
         self.close()
 
     def fetch(self) -> None:
-        """Read the block again.
+        """Read the file into `buffer`.
 
         Raises:
             OSError: It can't be read, or has another length than before (`ShortReadError`).
@@ -360,7 +360,7 @@ class FileSource:
             raise ShortReadError(f"{_OPERATION}: {count} bytes, not {self._size_bytes}")
 
     def planned_call(self) -> PlannedCall | None:
-        """`fetch` as part of a read plan."""
+        """Return `fetch` as a call of a read plan."""
         return PlannedCall(
             operation=_OPERATION,
             address=0,
@@ -378,7 +378,7 @@ class FileSource:
 
 
 class NoMetricsSource:
-    """An empty block, for a GPU without one, with the reason."""
+    """An empty block, for a GPU without one; `reason` says why it has none."""
 
     operation = _OPERATION
     layout = MetricsLayout(version="none", size_bytes=4, slots={})
@@ -391,7 +391,7 @@ class NoMetricsSource:
         """Do nothing."""
 
     def planned_call(self) -> PlannedCall | None:
-        """None: nothing can be read."""
+        """Return None, as there is nothing to read."""
         return None
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ _Members: TypeAlias = tuple[_Member | _Group, ...]
 
 
 def _members(number_bytes: int, names: str) -> tuple[_Member, ...]:
-    """Members of one type, from names like "current_uclk" and "current_gfxclks*8"."""
+    """Make members of one type, from names like "current_uclk" and "current_gfxclks*8"."""
     parts = (word.partition("*") for word in names.split())
     return tuple(_Member(name, number_bytes, int(count or 1)) for name, _, count in parts)
 
@@ -140,7 +140,7 @@ _V1_5: Final[_Members] = (
 
 
 def _partitions(jpeg_count: int, counters: str) -> _Group:
-    """The statistics of each partition."""
+    """Make the group with the statistics of each partition; `counters` are names of u64 arrays."""
     return _Group(
         (
             *_u32(f"gfx_busy_inst*{_DIES}"),
@@ -238,7 +238,7 @@ _DESCRIBES_ITSELF: Final = (1, 9)
 
 
 def layout_of(block: bytes) -> MetricsLayout:
-    """The layout of a complete block.
+    """Return where each metric is in a complete block, by the version in its header.
 
     Raises:
         UnknownMetricsError: Its version is not known, or its length is not that of the version.
@@ -279,7 +279,7 @@ def _layout(version: str, members: _Members) -> MetricsLayout:
 
 
 def _placed(group: _Group, start: int) -> Iterator[tuple[str, int, int]]:
-    """Name, size and offset of each number of a group that starts at the next boundary."""
+    """Yield name, size and offset (bytes) of each number of a group, aligned from `start` on."""
     widest = max(member.number_bytes for member in group.members)
     offset = start
     for _ in range(group.count):
@@ -347,7 +347,7 @@ def _described(block: bytes) -> dict[str, MetricSlot]:
 
 
 def _attributes(block: bytes) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    """Name, size of a number and offsets of each usable attribute."""
+    """Yield name, size of a number and offsets (bytes) of each usable attribute of a v1.9 block."""
     try:
         (count,) = _ATTRIBUTES_COUNT.unpack_from(block, HEADER.size)
         offset = HEADER.size + _ATTRIBUTES_COUNT.size
@@ -371,5 +371,5 @@ def _attributes(block: bytes) -> Iterator[tuple[str, int, tuple[int, ...]]]:
 
 
 def _parts(encoding: int) -> Iterable[int]:
-    """Unit, type, id and count of an attribute."""
+    """Split an attribute's 64 bits into unit, type, id and count."""
     return encoding >> 24 & 0xFF, encoding >> 20 & 0xF, encoding >> 10 & 0x3FF, encoding & 0x3FF

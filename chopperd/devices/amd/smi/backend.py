@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """The root of sysfs, and the device file of the kernel's compute driver."""
+    """Paths of sysfs and of the kernel compute driver's device file."""
 
     sysfs: Path = Path("/sys")
     kfd: Path = Path("/dev/kfd")
@@ -67,7 +67,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
     back end is unavailable. The library then stays open.
 
     Args:
-        library: Started; closed by `close`.
+        library: The started library, which `close` closes.
         clock: Times reads and probes.
         paths: The kernel's files.
         timeouts: How long the first calls for all GPUs together may take.
@@ -96,7 +96,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
         self._at_start = self._present()
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The processes on a GPU, including its partitions; None if not reported.
+        """List the processes on a GPU, including its partitions; None if not reported.
 
         Raises:
             TransientDeviceError: The call failed this time.
@@ -109,7 +109,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
         return gpu.other_faults.processes(_PROCESSES, listed)
 
     def shortfall(self) -> str | None:
-        """Which GPUs give no metrics, so that only single fields are read; None if all do."""
+        """Return which GPUs give no block of metrics, as text; None if all give one."""
         silent = [
             gpu.info.gpu
             for gpu in self._all()
@@ -123,7 +123,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
         self._library.close()
 
     def _changes(self) -> list[str]:
-        """Changes in the kernel's list and in the library's, which may keep that of its start."""
+        """Return changes in the kernel's list and in the library's, which may not be updated."""
         try:
             count = len(handles(self._library)) if self._open else self._count
         except SmiError:
@@ -140,7 +140,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
         return frozenset(names)
 
     def _enumerated(self) -> tuple[GpuInfo, ...]:
-        """List the GPUs and read each once: all first calls."""
+        """List the GPUs and read each once; store the driver's version."""
         try:
             found = handles(self._library)
             nodes = kfd_nodes(self._paths.sysfs)
@@ -164,7 +164,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
         return "there is no AMD GPU"
 
     def _listed(self, index: int, parts: tuple[Processor, ...]) -> Iterator[GpuInfo]:
-        """A GPU, then its partitions if it has several."""
+        """Add a GPU and yield its identity, then those of its partitions if it has several."""
         whole, is_split = parts[0], len(parts) > 1
         info = GpuInfo(
             gpu=str(index),
@@ -201,7 +201,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
         return _problems(self._library, gpu.card.handle)
 
     def _vendor_errors(self, found: Processor) -> VendorErrors:
-        """Errors of a GPU: any error means a loss once the kernel has no such PCI device."""
+        """Return how to classify a GPU's errors: any is a loss once the PCI device is gone."""
         folder = self._paths.sysfs / "bus/pci/devices" / found.pci_bus_id
         was_there = folder.exists()
 
@@ -225,7 +225,7 @@ _MOST_PROCESSES: Final = 256
 
 
 def _processes(library: Library, handle: int) -> Iterator[GpuProcess]:
-    """The compute processes of a GPU.
+    """Yield the compute processes of a GPU, 256 at most.
 
     Raises:
         SmiError: The call failed, or the binding has no such structure.
@@ -251,7 +251,7 @@ def _processes(library: Library, handle: int) -> Iterator[GpuProcess]:
 
 
 def _problems(library: Library, handle: int) -> Iterator[str]:
-    """Faults of a GPU that AMD SMI knows, a line each; never raises.
+    """Yield a text for each fault of a GPU that AMD SMI reports; never raises `SmiError`.
 
     Source: amdsmi_get_gpu_total_ecc_count, amdsmi_get_gpu_bad_page_info.
     """

@@ -35,14 +35,14 @@ _OUTPUTS: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """AMD's binding and the library that it loaded; `version` is None if it does not report one."""
+    """AMD's imported binding, with its version (None if not reported) and its folder."""
 
     wrapper: ModuleType
     version: str | None
     folder: Path
 
     def structure(self, name: str) -> type[Structure] | type[Union] | None:
-        """A structure by its C name ("amdsmi_gpu_metrics_t"); None if it does not exist."""
+        """Return a structure by its C name ("amdsmi_gpu_metrics_t"); None if there is none."""
         for candidate in (f"struct_{name}", name):
             found = getattr(self.wrapper, candidate, None)
             if isinstance(found, type) and issubclass(found, Structure | Union):
@@ -50,12 +50,12 @@ class Binding:
         return None
 
     def number(self, name: str) -> int | None:
-        """A constant by its C name; None if it does not exist."""
+        """Return an integer constant by its C name; None if it does not exist."""
         found = getattr(self.wrapper, name, None)
         return found if isinstance(found, int) else None
 
     def address(self, name: str) -> int | None:
-        """Address of an entry point; None if this version does not have it."""
+        """Return the address of an entry point; None if this version does not have it."""
         found = getattr(self.wrapper, name, None)
         # A missing entry point is replaced by a class, which is no function.
         if found is None or isinstance(found, type):
@@ -64,7 +64,7 @@ class Binding:
 
     @property
     def library_path(self) -> str:
-        """Path of the library that it loaded, as text."""
+        """Path of the library that the binding loaded."""
         libraries = getattr(self.wrapper, "_libraries", {})
         return str(getattr(libraries.get("libamd_smi.so"), "_name", "libamd_smi.so"))
 
@@ -73,7 +73,7 @@ def import_binding() -> Binding:
     """Import the binding of the host's ROCm, which fits its library; else the installed one.
 
     Raises:
-        BackendUnavailableError: There is none, or why none loads.
+        BackendUnavailableError: There is no binding, or none loads; the text says why.
     """
     reasons = []
     for folder in (*_rocm_folders(os.environ), None):
@@ -92,7 +92,7 @@ def import_binding() -> Binding:
 
 @contextmanager
 def captured_output() -> Iterator[list[str]]:
-    """Capture what any code writes to standard output and error; the lines are there at the end."""
+    """Redirect standard output and error of all code; at the end, fill the list with the lines."""
     lines: list[str] = []
     with TemporaryFile() as file, io.StringIO() as printed:
         saved = [os.dup(output) for output in _OUTPUTS]
@@ -113,7 +113,7 @@ def captured_output() -> Iterator[list[str]]:
 
 
 def _rocm_folders(environ: Mapping[str, str]) -> list[Path]:
-    """The folders of ROCm installations with a binding, in order of precedence."""
+    """List the folders of ROCm installations that hold a binding, in order of precedence."""
     roots = [Path(environ[name]) for name in _VARIABLES if environ.get(name)]
     roots.append(_USUAL / "rocm")
     roots.extend(sorted(_USUAL.glob("rocm-*"), reverse=True))
@@ -122,7 +122,7 @@ def _rocm_folders(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _imported(folder: Path | None) -> Binding:
-    """The binding in a folder, or the installed one."""
+    """Import the binding in a folder, or for None the installed one."""
     searched = [] if folder is None else [str(folder)]
     sys.path[:0] = searched
     printed: list[str] = []
@@ -148,7 +148,7 @@ def _imported(folder: Path | None) -> Binding:
 
 
 def _forget() -> None:
-    """Remove what was imported in part, so that the next import starts from scratch."""
+    """Remove a partly imported binding from `sys.modules`, for the next attempt to import."""
     for name in [each for each in sys.modules if each.partition(".")[0] == _PACKAGE]:
         del sys.modules[name]
 
@@ -174,7 +174,7 @@ _LIBRARY_BY_ROCM: Final[Mapping[Version, frozenset[Version]]] = {
 
 
 def fits(binding: str | None, library: tuple[int, ...]) -> bool | None:
-    """Whether a binding was made for a library; None if its version does not show it.
+    """Return whether a binding was made for a library; None if its version does not show it.
 
     Structures do not change without the first two numbers.
 
@@ -192,7 +192,7 @@ def fits(binding: str | None, library: tuple[int, ...]) -> bool | None:
 
 
 def rocm_of(library: tuple[int, ...]) -> str | None:
-    """The ROCm series ("6.4") of a library; None if not known."""
+    """Return the ROCm series ("6.4") of a library's version; None if not known."""
     for rocm, versions in _LIBRARY_BY_ROCM.items():
         if library[:2] in versions:
             return f"{rocm[0]}.{rocm[1]}"

@@ -1,4 +1,4 @@
-"""AMD SMI's calls for one GPU: the block of metrics, and single numbers."""
+"""Makes AMD SMI's calls for one GPU: for its block of metrics, and for single numbers."""
 
 import ctypes
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ from chopperd.units import MICROWATTS_PER_WATT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmiQuery:
-    """One number that a call of its own gives.
+    """A number that a separate call gives, outside of the block of metrics.
 
     Attributes:
         call: The entry point.
@@ -38,8 +38,8 @@ class SmiQuery:
         per_unit: How many of the library's units are one of the field's.
         source: Name of this query where a field has several.
         unit: The library's unit.
-        absent: A value that means "not reported", besides all ones: those of a narrower number
-            that was copied here.
+        absent: A value that means "not reported", in addition to all ones: all ones of a narrower
+            number that was copied here.
     """
 
     call: str
@@ -54,7 +54,7 @@ class SmiQuery:
 
     @property
     def operation(self) -> str:
-        """The call and the member."""
+        """Name of the call and the member, for errors and counts."""
         return f"{self.call}.{self.member}" if self.member else self.call
 
 
@@ -156,12 +156,12 @@ FIXED: Final[Queries] = (
 def fields_of(
     library: Library, handle: int, queries: Queries, size_bytes: int | None = None
 ) -> tuple[ExtraField, ...]:
-    """Fields of a GPU by calls of their own, as far as this version of the library has the calls.
+    """Return fields of a GPU, each with those of its calls that this library version has.
 
     Args:
         library: Makes the calls.
-        handle: The GPU's.
-        queries: The fields.
+        handle: The GPU's handle.
+        queries: The fields, with their bounds and queries.
         size_bytes: Upper bound of the memory in use; None if not known.
     """
     return tuple(
@@ -175,7 +175,7 @@ def fields_of(
 
 
 def values_of(fields: Iterable[ExtraField]) -> dict[str, float]:
-    """The plausible values of fields that are read once, by name; 0 is no value."""
+    """Read fields once; return their plausible values other than 0, by name."""
     found: dict[str, float] = {}
     for field in fields:
         for call in field.calls:
@@ -197,7 +197,7 @@ def _calls(library: Library, handle: int, queries: tuple[SmiQuery, ...]) -> Iter
 
 
 def _call(library: Library, handle: int, query: SmiQuery) -> PlannableCall:
-    """One number by a call of its own, into a reused buffer."""
+    """Make a call for one number, with a reused buffer; raises LookupError if it is missing."""
     structure = library.binding.structure(query.structure) if query.structure else None
     out = OutBuffer(structure)
     keys = tuple(_key(library, key) for key in query.keys)
@@ -246,7 +246,7 @@ def _key(library: Library, key: str | int) -> int:
 
 
 def _member(structure: type | None, name: str) -> tuple[int, NumberKind]:
-    """Offset and encoding of a member."""
+    """Return offset (bytes) and encoding of a member; raises LookupError if there is none."""
     member = getattr(structure, name, None)
     if member is None:
         raise LookupError(name)
@@ -256,7 +256,7 @@ def _member(structure: type | None, name: str) -> tuple[int, NumberKind]:
 # The block of metrics, laid out as the binding's own structure.
 
 _STRUCTURE: Final = "amdsmi_gpu_metrics_t"
-#: Its array of statistics per partition, each with an array of counts per die.
+#: Member with an array of statistics per partition, each with an array of counts per die.
 _PARTITIONS: Final = "xcp_stats"
 _UNSIGNED: Final = (ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64)
 #: Fill bytes that show how much the library writes.
@@ -267,7 +267,7 @@ _ALL_ONES: Final = 0xFF
 
 
 def layout_of(library: Library) -> MetricsLayout:
-    """Where each metric is; empty where the binding has no such structure."""
+    """Return where each metric is; no metrics where the binding has no such structure."""
     structure = library.binding.structure(_STRUCTURE)
     if structure is None:
         return MetricsLayout(version="none", size_bytes=0, slots={})
@@ -284,12 +284,12 @@ def layout_of(library: Library) -> MetricsLayout:
 
 
 def check_size(library: Library, handle: int, layout: MetricsLayout) -> None:
-    """Check that the library's metrics are as long as the binding's.
+    """Fetch the block and check that the library writes as many bytes as the binding expects.
 
-    With a GPU that gives no metrics it can't be checked, and nothing is read of them either.
+    Does nothing for a GPU that gives no metrics, as nothing is read of them either.
 
     Raises:
-        BackendUnavailableError: They are not.
+        BackendUnavailableError: The library writes another number of bytes.
     """
     if not layout.slots:
         return
@@ -308,7 +308,7 @@ def check_size(library: Library, handle: int, layout: MetricsLayout) -> None:
 
 
 class SmiSource:
-    """The block of one GPU in a reused buffer, which is all ones ("not reported") at first."""
+    """Fetches one GPU's block into a reused buffer, which is all ones ("not reported") at first."""
 
     operation = METRICS_CALL
 
@@ -321,15 +321,15 @@ class SmiSource:
         self.buffer: Buffer = self._out.buffer
 
     def fetch(self) -> None:
-        """Fetch the block again.
+        """Fetch the block into `buffer`.
 
         Raises:
-            SmiError: AMD SMI does not give it.
+            SmiError: AMD SMI does not give the block.
         """
         self._library.call(METRICS_CALL, self._handle, self._out.address)
 
     def planned_call(self) -> PlannedCall | None:
-        """`fetch` as part of a read plan."""
+        """Return `fetch` as a call of a read plan; None if the library has no such call."""
         address = self._library.binding.address(METRICS_CALL)
         if address is None:
             return None
@@ -347,12 +347,12 @@ class SmiSource:
 
 
 def _members(structure: type) -> list[tuple[str, type]]:
-    """Names and types of a structure's members."""
+    """Return names and types of a structure's members."""
     return [(member[0], member[1]) for member in getattr(structure, "_fields_", ())]
 
 
 def _slot(kind: type, offset: int) -> MetricSlot | None:
-    """The slot of an unsigned number, or of an array of them; None for any other type."""
+    """Return the slot of an unsigned number, or of an array of them; None for other types."""
     count = getattr(kind, "_length_", 1)
     one = getattr(kind, "_type_", None) if hasattr(kind, "_length_") else kind
     size = next((sizeof(each) for each in _UNSIGNED if one is each), None)
@@ -364,7 +364,7 @@ def _slot(kind: type, offset: int) -> MetricSlot | None:
 
 
 def _partition_slots(kind: type, offset: int) -> dict[str, MetricSlot]:
-    """The statistics of the partitions: for each, the dies of all partitions in a row."""
+    """Return slots of the partitions' statistics, each with all partitions' dies in a row."""
     one = getattr(kind, "_type_", None)
     if not isinstance(one, type) or not issubclass(one, Structure | Union):
         return {}

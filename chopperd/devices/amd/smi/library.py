@@ -1,4 +1,4 @@
-"""AMD SMI's library: start, end, return codes, and its calls, one at a time.
+"""AMD SMI's library: starts it, makes its calls one at a time, and classifies its return codes.
 
 AMD does not promise thread safety for any version (those before ROCm 7.2 have none), so one lock is
 held around each call, also planned ones: a call that hangs blocks all GPUs until this process is
@@ -80,7 +80,7 @@ class SmiError(Exception):
 
 
 class OutBuffer:
-    """A structure of the binding (None: plain bytes), with spare bytes after it."""
+    """A buffer for a structure of the binding (None: plain bytes), with spare bytes after it."""
 
     def __init__(self, structure: type[Structure] | type[Union] | None = None) -> None:
         size = 0 if structure is None else sizeof(structure)
@@ -90,7 +90,7 @@ class OutBuffer:
 
 
 class Library:
-    """The library that a binding has loaded, started; until `close`.
+    """Starts the library that a binding has loaded, and makes its calls until `close`.
 
     Raises:
         BackendUnavailableError: It does not start, or the binding was made for another version.
@@ -110,14 +110,14 @@ class Library:
 
     @property
     def version_text(self) -> str:
-        """Its version as text."""
+        """The library's version as text ("26.0.2")."""
         return ".".join(map(str, self.version))
 
     def call(self, name: str, *arguments: object) -> None:
-        """Make a call.
+        """Make the call `name` while holding the lock.
 
         Raises:
-            SmiError: It fails, or this version does not have it.
+            SmiError: The call fails, or this version does not have it.
         """
         function = self._functions.get(name) or self._function(name)
         with self.lock:
@@ -126,7 +126,7 @@ class Library:
             raise self.error(code)
 
     def error(self, code: int) -> SmiError:
-        """The error of a return code, with the library's text."""
+        """Return the error of a return code, with the library's text; not raised here."""
         text = c_char_p()
         function = self._functions.get("amdsmi_status_code_to_string")
         try:
@@ -168,7 +168,7 @@ class Library:
         self._open = True
 
     def _checked_version(self) -> tuple[int, ...]:
-        """The version, read before any other structure, with spare bytes."""
+        """Read the version and check that the binding fits; raises BackendUnavailableError."""
         out = OutBuffer()
         try:
             self.call("amdsmi_get_lib_version", out.address)
@@ -182,7 +182,7 @@ class Library:
         return version
 
     def mismatch(self, version: tuple[int, ...], detail: str) -> BackendUnavailableError:
-        """The error of a binding that was made for another library, and what to do."""
+        """Return the error for a binding that was made for another library, with the remedy."""
         numbers = ".".join(map(str, version))
         rocm = rocm_of(version)
         other = f", or pip install 'amdsmi=={rocm}.*'" if rocm else ""
@@ -194,10 +194,10 @@ class Library:
 
 
 def open_library() -> Library:
-    """Start the library of this machine.
+    """Import the binding and start this machine's library.
 
     Raises:
-        BackendUnavailableError: Why none can be used.
+        BackendUnavailableError: No library can be used; the text says why.
     """
     return Library(import_binding())
 
@@ -260,14 +260,14 @@ ERROR_BY_CODE: Final[Mapping[int, type[DeviceError]]] = {
 
 
 def error_class(code: int, operation: str) -> type[DeviceError]:
-    """The error of a return code; codes of later versions are transient."""
+    """Return the class of error of a return code; codes of later versions are transient."""
     if code == NOT_FOUND and operation == METRICS_CALL:
         return DeviceLostError
     return ERROR_BY_CODE.get(code, TransientDeviceError)
 
 
 def device_error(code: int, text: str, *, operation: str, device_index: int) -> DeviceError:
-    """The `DeviceError` of a failed call, by AMD SMI's return code and text; not raised here."""
+    """Return the `DeviceError` of a failed call, by AMD SMI's code and text; not raised here."""
     return error_class(code, operation)(
         f"GPU {device_index}: {operation} failed: {text} (AMD SMI code {code})",
         operation=operation,

@@ -1,4 +1,4 @@
-"""The processors that AMD SMI lists, and the GPU or partition that each is."""
+"""Lists AMD SMI's processors, and identifies the GPU or partition that each is."""
 
 from collections.abc import Sequence
 from ctypes import addressof, c_uint32, c_void_p
@@ -17,13 +17,13 @@ _NOT_REPORTED: Final = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """A processor of AMD SMI.
+    """A processor that AMD SMI lists: a GPU, or a partition of one.
 
     Attributes:
-        handle: Valid until the library is closed.
-        pci_bus_id: As the kernel writes it; partitions of a card differ in its function.
+        handle: AMD SMI's handle, valid until the library is closed.
+        pci_bus_id: PCI address as the kernel writes it; a card's partitions differ in its function.
         name: Its market name.
-        device_id: Of PCI; None if not reported.
+        device_id: PCI device id; None if not reported.
         unique_id: The chip's own id; None if it has none, or it is not reported.
         kfd_node: As in `GpuInfo`.
         partition: Its number on its card.
@@ -39,20 +39,20 @@ class Processor:
 
     @property
     def card(self) -> str:
-        """The PCI address of its card without the function."""
+        """PCI address of its card, without the function."""
         return self.pci_bus_id.partition(".")[0]
 
     @property
     def is_die(self) -> bool:
-        """Whether it is one of two dies on a card, each of which is a GPU."""
+        """Whether the processor is one of two dies on a card, each of which is a GPU."""
         return self.device_id in TWO_DIE_DEVICES
 
 
 def handles(library: Library) -> tuple[int, ...]:
-    """The handles of all GPUs, in the library's order.
+    """List the handles of all GPUs, in the library's order.
 
     Raises:
-        SmiError: It does not list them.
+        SmiError: The library does not list them.
     """
     sockets = _listed(library, "amdsmi_get_socket_handles")
     return tuple(
@@ -63,11 +63,11 @@ def handles(library: Library) -> tuple[int, ...]:
 
 
 def processor(library: Library, handle: int, nodes: Sequence[KfdNode]) -> Processor:
-    """The processor behind a handle.
+    """Identify the processor that a handle refers to.
 
     Args:
         library: Makes the calls.
-        handle: The processor's.
+        handle: AMD SMI's handle of the processor.
         nodes: The kernel's list, for what the library does not report.
 
     Raises:
@@ -107,7 +107,7 @@ def _address(library: Library, handle: int) -> str:
 
 
 def _named(library: Library, found: Processor) -> Processor:
-    """Add its name and ids. Source: amdsmi_get_gpu_asic_info."""
+    """Return `found` with name and ids, if reported. Source: amdsmi_get_gpu_asic_info."""
     out = OutBuffer(library.binding.structure("amdsmi_asic_info_t"))
     if out.fields is None:
         return found
@@ -124,7 +124,7 @@ def _named(library: Library, found: Processor) -> Processor:
 
 
 def _numbered(library: Library, found: Processor, nodes: Sequence[KfdNode]) -> Processor:
-    """Add its node and partition. Source: amdsmi_get_gpu_kfd_info, from ROCm 6.3 on."""
+    """Return `found` with KFD node and partition (amdsmi_get_gpu_kfd_info, from ROCm 6.3 on)."""
     function = int(found.pci_bus_id[-1], 16)
     out = OutBuffer(library.binding.structure("amdsmi_kfd_info_t"))
     if out.fields is None or not _answered(library, found.handle, out):
@@ -155,7 +155,7 @@ def _is_same(node: KfdNode, found: Processor, function: int) -> bool:
 
 
 def _text_of(out: OutBuffer, name: str) -> str:
-    """A text member of an answered structure; empty if there is none."""
+    """Return a text member of a filled structure; empty if there is no such member."""
     raw = getattr(out.fields, name, b"")
     return bytes(raw).partition(b"\0")[0].decode(errors="replace").strip()
 
@@ -168,7 +168,7 @@ def _hexadecimal(text: str) -> int | None:
 
 
 def driver_version(library: Library, of: Sequence[int]) -> str | None:
-    """The version of the kernel's driver, from the first processor that reports it."""
+    """Return the kernel driver's version, from the first processor that reports one; else None."""
     out = OutBuffer(library.binding.structure("amdsmi_driver_info_t"))
     for handle in of if out.fields is not None else ():
         try:
