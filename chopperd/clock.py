@@ -1,6 +1,6 @@
-"""The only place that reads or waits on a clock; everything else is handed a `Clock`.
+"""The only module that reads or waits on a clock; all other code is given a `Clock`.
 
-What is decided by nothing but a clock is here too, for those that may import no one else.
+Also holds `RepeatLimiter`, which needs only a clock, for modules that may import little else.
 """
 
 import time
@@ -13,18 +13,18 @@ _REPEAT_EVERY_NS: Final = 60 * NS_PER_S
 
 
 class Clock(Protocol):
-    """What code that needs the time is given: real in the product, scripted in tests."""
+    """Interface to the time: the system's clocks in the product, scripted ones in tests."""
 
     def mono_ns(self) -> int:
-        """CLOCK_MONOTONIC in ns."""
+        """Return CLOCK_MONOTONIC in ns."""
         ...
 
     def unix_ns(self) -> int:
-        """CLOCK_REALTIME in ns since 1970."""
+        """Return CLOCK_REALTIME in ns since 1970."""
         ...
 
     def triple(self) -> TimeTriple:
-        """The three system clocks, read back to back."""
+        """Read the three system clocks back to back."""
         ...
 
     def sleep_until(self, deadline_mono_ns: int) -> None:
@@ -37,15 +37,15 @@ class SystemClock:
     """The machine's clocks."""
 
     def mono_ns(self) -> int:
-        """CLOCK_MONOTONIC in ns."""
+        """Return CLOCK_MONOTONIC in ns."""
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
     def unix_ns(self) -> int:
-        """CLOCK_REALTIME in ns since 1970."""
+        """Return CLOCK_REALTIME in ns since 1970."""
         return time.clock_gettime_ns(time.CLOCK_REALTIME)
 
     def triple(self) -> TimeTriple:
-        """The three system clocks; MONOTONIC is the middle of the two reads around the others."""
+        """Read the three clocks; MONOTONIC is the middle of two reads around the others."""
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         real = time.clock_gettime_ns(time.CLOCK_REALTIME)
         boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -60,10 +60,10 @@ class SystemClock:
 
 
 class RepeatLimiter:
-    """Says when what comes again and again is to be said: the first time, then once a minute.
+    """Limits repeated messages: the first is due at once, then one a minute for each key.
 
     Args:
-        clock: Tells the time.
+        clock: The time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -71,7 +71,7 @@ class RepeatLimiter:
         self._said_ns: dict[str, int] = {}
 
     def is_due(self, what: str = "") -> bool:
-        """Whether to say it now; if so, it counts as said."""
+        """Whether a message of this key is due now; if so, stores the time as that of its last."""
         now_ns = self._clock.mono_ns()
         said_ns = self._said_ns.get(what)
         if said_ns is not None and now_ns - said_ns < _REPEAT_EVERY_NS:

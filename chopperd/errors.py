@@ -1,4 +1,4 @@
-"""The error classes, by what the caller does next; every message is one line for people."""
+"""The error classes, one for each reaction of the caller; every message is one line for people."""
 
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ class ChopperdError(Exception):
 
 
 class ConfigError(ChopperdError):
-    """The configuration or a command line is wrong; has all problems at once."""
+    """The configuration or a command line is wrong; lists all problems at once."""
 
     exit_code = 2
 
@@ -79,11 +79,11 @@ class TraceError(ChopperdError):
 
 
 class TraceFormatError(TraceError):
-    """The file is not a Kineto trace, or is damaged past use; says where."""
+    """The file is not a Kineto trace, or is too damaged to use; the message says where."""
 
 
 class UnrelatedTracesError(ChopperdError):
-    """Traces given together are not of one job; says which differs, and how to choose."""
+    """Traces given together are of different jobs; the message says how, and how to choose."""
 
     exit_code = 4
 
@@ -118,11 +118,11 @@ class IngestError(ChopperdError):
 
 
 class StepNotFoundError(ChopperdError):
-    """A report has no such step; says which it has."""
+    """A report has no such step; the message says which steps it has."""
 
 
 class AgentUnreachableError(ChopperdError):
-    """No agent answers at its addresses."""
+    """No agent answers at the addresses tried."""
 
 
 class AgentRefusedError(ChopperdError):

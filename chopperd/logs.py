@@ -1,4 +1,4 @@
-"""Formats of log lines: text, or one JSON object per line; only the command line sets them up."""
+"""Formats log lines as text or as one JSON object each; only the command line sets them up."""
 
 import logging
 import sys
@@ -12,25 +12,28 @@ _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """A record as a line of text and those of its exception, with control characters visible."""
+    """Formats a record as a line of text, then its exception; control characters are visible."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT_FORMAT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """The line; line feeds in the message do not end it."""
+        """Format the line without the exception; line feeds in the message are made visible."""
         return visible(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line and its exception."""
+        """Format the line and the lines of its exception."""
         return visible_lines(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: time (RFC 3339, UTC), level, logger, message, exception."""
+    """Formats a record as one line of JSON.
+
+    Its keys: time (RFC 3339, UTC), level, logger, message, and exception if there is one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Format the record as JSON, without the line's end."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -14,27 +14,27 @@ MILLIDEGREES_PER_DEGREE = 1_000
 
 
 def watts_from_milliwatts(value_mw: float) -> float:
-    """The power in W."""
+    """Convert a power in mW to W."""
     return value_mw / MILLIWATTS_PER_WATT
 
 
 def joules_from_millijoules(value_mj: float) -> float:
-    """The energy in J."""
+    """Convert an energy in mJ to J."""
     return value_mj / MILLIJOULES_PER_JOULE
 
 
 def hertz_from_megahertz(value_mhz: float) -> float:
-    """The clock in Hz."""
+    """Convert a clock in MHz to Hz."""
     return value_mhz * HZ_PER_MHZ
 
 
 def seconds_from_ns(value_ns: float) -> float:
-    """The time in s."""
+    """Convert a time in ns to s."""
     return value_ns / NS_PER_S
 
 
 def ms_from_ns(value_ns: float) -> float:
-    """The time in ms, for people."""
+    """Convert a time in ns to ms, for people."""
     return value_ns / NS_PER_MS
 
 

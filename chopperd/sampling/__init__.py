@@ -1,1 +1,1 @@
-"""Taking samples: schedule, shared ring, live integrals, the sampler process and its supervisor."""
+"""Samples GPUs: read schedule, shared ring, the sampler process and its supervisor."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 #: A wait is cut into naps of this length, so that a stop or an order takes effect soon.
 _NAP_NS: Final = 250 * NS_PER_MS
-#: Pause after a fault of the loop's own.
+#: Pause after an unexpected exception in the loop.
 _REST_NS: Final = NS_PER_S
 
 #: Whether a wait must be cut short at this time (CLOCK_MONOTONIC, ns).
@@ -63,7 +63,7 @@ class StopSignal:
         self._stop = stop
 
     def is_set(self) -> bool:
-        """Whether sampling must end."""
+        """Whether sampling must end: `stop` is set, or another writer has taken over."""
         return self._stop.is_set() or not self._gpu.is_current()
 
     def wait_until(
@@ -103,18 +103,22 @@ class PythonTicks:
         self._owes_full_read = False
 
     def begin(self, schedule: Schedule) -> None:
-        """Follow this schedule from now on."""
+        """Follow this schedule from now on, from its first tick."""
         self._ticks = schedule.ticks()
 
     def next(self, until_mono_ns: int, until_driver_ns: int) -> DueRead | None:  # noqa: ARG002 - it makes no read itself
-        """The next read; None when sampling must end."""
+        """Wait for the next tick and return its read; None when sampling must end.
+
+        A tick whose time has passed is counted as missed; if it was to be a full read, the next
+        read is full.
+        """
         for tick in self._ticks:
             in_time = self._clock.mono_ns() < tick.end_mono_ns
             if in_time and not self._stop.wait_until(tick.deadline_mono_ns, self._is_interrupted):
                 return None
             if self._clock.mono_ns() >= tick.end_mono_ns:  # or woken too late: it has no read
                 self._gpu.missed_count += 1
-                # What only a full read would have read, the next one reads.
+                # A missed full read is made up for by the next read.
                 self._owes_full_read |= tick.scope is ReadScope.FULL
                 continue
             scope = ReadScope.FULL if self._owes_full_read else tick.scope
@@ -125,10 +129,10 @@ class PythonTicks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """What one GPU's loop works with.
+    """The parts that a GPU's loop can be given; each has a default.
 
     Attributes:
-        place: Its position among how many GPUs, so that their reads do not coincide.
+        place: (position of this GPU, number of GPUs), so that their reads do not coincide.
         slow_state: Takes values that are not part of a sample; None: they are dropped.
         ticks: Waits for ticks and may make reads; None: in Python.
     """
@@ -148,8 +152,8 @@ class DeviceLoop:
         settings: Rates and limits.
         clock: The time.
         stop: Set when sampling must end.
-        orders: What the agent asks for meanwhile.
-        parts: What it works with.
+        orders: The agent's orders (bursts, quiet times); None: there are none.
+        parts: Position, slow state and ticks; None: the defaults.
     """
 
     def __init__(
@@ -188,7 +192,7 @@ class DeviceLoop:
             pass
 
     def _follow_one_schedule(self) -> bool:
-        """Sample by one schedule; False if sampling must end."""
+        """Sample by one schedule; survives any exception. False if sampling must end."""
         try:
             return self._take_up_pace() and self._follow(self._new_schedule())
         except Exception:  # else the GPU stays unread for as long as the process lives
@@ -219,7 +223,7 @@ class DeviceLoop:
         return True
 
     def _read_and_record(self, due: DueRead) -> int:
-        """Read and record; the time when that is done."""
+        """Read the GPU and write the record; return when the read ended (CLOCK_MONOTONIC, ns)."""
         scope = due.scope
         started_ns = self._clock.mono_ns()
         self._gpu.begin_call(started_ns, scope)
@@ -243,7 +247,7 @@ class DeviceLoop:
         return ended_ns
 
     def _read(self, scope: ReadScope) -> DeviceReading | None:
-        """Read the GPU once; None if that failed, which is counted."""
+        """Read the GPU once; None if that failed, which is counted (the GPU may be marked lost)."""
         try:
             return self._backend.read(self._device, scope)
         except DeviceLostError as error:
@@ -287,7 +291,7 @@ class DeviceLoop:
         return True
 
     def _take_up_pace(self) -> bool:
-        """Decide on a pace and publish it; waits out quiet times. False if sampling must end."""
+        """Decide on a pace, publish it and wait out quiet times; False if sampling must end."""
         while True:
             decision = self._pacer.decide(self._clock.mono_ns())
             self._publish(decision)
@@ -297,14 +301,14 @@ class DeviceLoop:
                 return False
 
     def _new_schedule(self) -> Schedule:
-        """Ticks from now on, at the present pace."""
+        """Make a schedule that starts now, at the present pace, with a seed of its own."""
         position, device_count = self._place
         self._schedules_count += 1
         return staggered_schedule(
             start_mono_ns=self._clock.mono_ns(),
             period_ns=self._pacer.decision.period_ns,
             slow_period_ns=period_ns_of(self._settings.slow_hz),
-            # Each draws its own points: they must not repeat with what brings about the changes.
+            # A new seed each, as read times must not repeat in step with the cause of pace changes.
             seed=self._settings.seed + self._schedules_count - 1,
             position=position,
             device_count=device_count,

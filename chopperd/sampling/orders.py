@@ -1,4 +1,4 @@
-"""What the agent asks of a running sampler, as lines on a pipe: sent without waiting, and read."""
+"""Orders from the agent to a running sampler, as lines on a pipe that are sent without waiting."""
 
 import logging
 import os
@@ -14,12 +14,12 @@ from chopperd.units import NS_PER_S
 
 
 class Interrupt:
-    """A count in memory that cuts waits short, also those of the C library.
+    """A counter in memory whose change ends waits early, also those of the C library.
 
-    A wait ends within a nap when the count has changed.
+    A wait checks the count at each nap (250 ms at most).
 
     Attributes:
-        address: Of the count (int64), for code that is not Python.
+        address: Address of the counter (int64), for code that is not Python.
     """
 
     def __init__(self) -> None:
@@ -29,24 +29,24 @@ class Interrupt:
 
     @property
     def count(self) -> int:
-        """How often waits were interrupted."""
+        """How often `raise_` was called."""
         return self._word[0]
 
     def raise_(self) -> None:
-        """End all waits: for a stop, or an order."""
+        """Add 1 to the count, which ends all waits: for a stop, or an order."""
         with self._lock:
             self._word[0] += 1
 
 
 #: No order holds for longer than this.
 LONGEST_NS: Final = 60 * NS_PER_S
-#: No order is as long as this; a longer line is none.
+#: Longer lines are skipped: no order is as long as this.
 _LONGEST_LINE_BYTES: Final = 1024
 _LOWEST_HZ, _HIGHEST_HZ = 0.1, 1000.0
 
 
 class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
-    """Read at another rate until a time, with the budget that bursts have.
+    """Order: read at another rate until a time, with the driver budget of bursts.
 
     Attributes:
         hz: The rate.
@@ -58,7 +58,7 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
 
 
 class Quiet(msgspec.Struct, frozen=True, kw_only=True, tag="quiet"):
-    """Make no driver call until a time (self-A/B): what sampling costs shows in the steps."""
+    """Order: make no driver call until a time, so that a self-A/B shows what sampling costs."""
 
     until_mono_ns: int
 
@@ -69,15 +69,15 @@ _DECODER: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)
 
 
 def encoded(order: Order) -> bytes:
-    """The order as a line."""
+    """Encode an order as one line of JSON."""
     return msgspec.json.encode(order) + b"\n"
 
 
 def decoded(line: bytes) -> Order:
-    """The order of a line.
+    """Decode one line into an order.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The line is not an order, or its rate is out of range.
     """
     try:
         order = _DECODER.decode(line)
@@ -96,7 +96,7 @@ class OrderLines:
         self._is_skipping = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now, without their ends."""
+        """Add data from the pipe; return the lines that are now complete, without line ends."""
         *whole, self._held = (self._held + data).split(b"\n")
         if whole and self._is_skipping:
             self._is_skipping = False
@@ -109,7 +109,7 @@ class OrderLines:
 
 
 class OrderBook:
-    """The orders in force; one thread takes them, any may ask.
+    """The orders in force; one thread adds them with `take`, any thread may query.
 
     An order holds until its time, also for the next sampler processes; a newer one of its kind
     replaces it. A burst goes before a quiet time: who requested samples gets them.
@@ -126,7 +126,10 @@ class OrderBook:
         self._quiet: Quiet | None = None
 
     def take(self, order: Order, now_mono_ns: int) -> None:
-        """Replace the order of this kind; one whose time is over ends it."""
+        """Store an order in place of the last of its kind, and end all waits.
+
+        The order lasts 60 s at most; one whose time is over cancels the last of its kind.
+        """
         latest_ns = now_mono_ns + LONGEST_NS
         until_ns = min(order.until_mono_ns, latest_ns)
         if isinstance(order, Burst):
@@ -137,23 +140,23 @@ class OrderBook:
         self.interrupt.raise_()
 
     def burst(self, now_mono_ns: int) -> Burst | None:
-        """The burst that holds now; None if none does."""
+        """The burst in force at this time; None if there is none."""
         burst = self._burst
         return burst if burst is not None and now_mono_ns < burst.until_mono_ns else None
 
     def quiet(self, now_mono_ns: int) -> Quiet | None:
-        """The quiet time that holds now; None if none does, or a burst goes before it."""
+        """The quiet time in force; None if there is none, or a burst overrides it."""
         quiet = self._quiet
         if quiet is None or now_mono_ns >= quiet.until_mono_ns or self.is_burst(now_mono_ns):
             return None
         return quiet
 
     def is_burst(self, now_mono_ns: int) -> bool:
-        """Whether a burst holds: other driver calls must wait."""
+        """Whether a burst is in force, so that other driver calls must wait."""
         return self.burst(now_mono_ns) is not None
 
     def is_quiet(self, now_mono_ns: int) -> bool:
-        """Whether no driver call at all may be made."""
+        """Whether a quiet time is in force, so that no driver call at all may be made."""
         return self.quiet(now_mono_ns) is not None
 
     def allows_rare_calls(self, now_mono_ns: int) -> bool:
@@ -161,7 +164,7 @@ class OrderBook:
         return not self.is_burst(now_mono_ns) and not self.is_quiet(now_mono_ns)
 
     def in_force(self, now_mono_ns: int) -> tuple[Order, ...]:
-        """All orders whose time is not over, for the next sampler process."""
+        """All orders whose time is not over, to send to the next sampler process."""
         orders: tuple[Order | None, ...] = (self._burst, self._quiet)
         return tuple(
             order for order in orders if order is not None and now_mono_ns < order.until_mono_ns
@@ -187,7 +190,10 @@ class OrderSender:
         self._pipe_fd = _NO_PIPE
 
     def attach(self, pipe_fd: int) -> None:
-        """Send to this pipe from now on, and first what still holds; it stays the caller's."""
+        """Send to this pipe from now on, starting with the orders in force.
+
+        Makes the pipe non-blocking; the caller still has to close it.
+        """
         os.set_blocking(pipe_fd, False)
         self._pipe_fd = pipe_fd
         for order in self._book.in_force(self._clock.mono_ns()):
@@ -198,7 +204,10 @@ class OrderSender:
         self._pipe_fd = _NO_PIPE
 
     def send(self, order: Order) -> bool:
-        """Send an order; whether a process got it now. The next process gets it in any case."""
+        """Store an order and send it; return whether a process got it now.
+
+        The next process gets it in any case.
+        """
         self._book.take(order, self._clock.mono_ns())
         return self._pipe_fd != _NO_PIPE and self._send(order)
 

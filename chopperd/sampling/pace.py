@@ -1,4 +1,4 @@
-"""At which period one GPU is read now, and why, within its share of the driver's time."""
+"""Decides at which period one GPU is read, and why, within its budget of driver time."""
 
 from math import ceil, isnan
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ _TOLERANCE: Final = 1.1
 
 
 class DriverBudget:
-    """The period of a loop at which driver calls stay within their share of the time.
+    """The sampling period at which driver calls stay within their share of the time.
 
     It is a multiple of the requested period, at most `longest_period_ns`. The time before the first
     judgement does not count: drivers do work of their own in the first calls.
@@ -39,11 +39,11 @@ class DriverBudget:
         self._judged_at: tuple[int, int] | None = None
 
     def reset(self) -> None:
-        """Leave out the time before the next judgement: another period was used meanwhile."""
+        """Start the next judgement from scratch: another period was used meanwhile."""
         self._judged_at = None
 
     def judge(self, now_mono_ns: int, driver_ns: int) -> bool:
-        """Adapt to the time in driver calls up to now; whether the period has changed."""
+        """Adapt `period_ns` to the share of driver time; return whether it changed."""
         before, self._judged_at = self._judged_at, (now_mono_ns, driver_ns)
         if before is None or now_mono_ns <= before[0]:
             return False
@@ -58,15 +58,15 @@ class DriverBudget:
         return chosen != strides
 
 
-#: An activity reading (1 Hz) holds for so long, as it does for the live integrals.
+#: An activity reading (1 Hz) is valid for this long, as it is for the live integrals.
 _ACTIVITY_NS: Final = 3 * NS_PER_S
-#: Reads further apart are not one stretch.
+#: A gap between reads longer than this ends an idle stretch.
 _STRETCH_GAP_NS: Final = 5 * NS_PER_S
 #: The driver's time is judged over this time: over less, single slow reads would swing it. A burst
 #: has more reads, and can do more harm, in a second.
 _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _JUDGE_BURST_EVERY_NS: Final = NS_PER_S
-#: Where reads are made without Python it is judged later: coming back costs more than they do.
+#: Extra time before judging where C code reads: returning to Python costs more than the reads.
 _JUDGE_LATER_NS: Final = 10 * NS_PER_S
 
 _FOREVER_NS: Final = 2**62
@@ -74,13 +74,13 @@ _IDLE: Final = Cause.LOW_UTILIZATION
 
 
 class PaceDecision(NamedTuple):
-    """At which period a GPU is read, and why.
+    """The period at which a GPU is read, and why.
 
     Attributes:
-        pace: Why.
+        pace: The reason for the period.
         period_ns: Time between two reads; 0: none is made.
         wanted_ns: The period without a driver budget.
-        until_mono_ns: When it ends by itself.
+        until_mono_ns: When the decision expires.
     """
 
     pace: Pace
@@ -90,14 +90,14 @@ class PaceDecision(NamedTuple):
 
 
 class IdleStretch:
-    """Since when a GPU has been idle, by the reads of it.
+    """Tracks since when a GPU has been idle, as its reads show.
 
     A read is idle if the driver's idle bit is set, or the activity of the last seconds is 0. It is
     not idle if nothing is known, if the idle bit is set while the GPU reports activity, or where
     the idle bit was set and no longer is: the activity lags then.
 
     Attributes:
-        since_ns: Since when; None if it is not idle, or that is not known.
+        since_ns: Start of the idle time; None if the GPU is not idle, or that is not known.
     """
 
     def __init__(self) -> None:
@@ -108,12 +108,12 @@ class IdleStretch:
         self._inactive_until_ns = 0
 
     def note(self, now_mono_ns: int, idle_bit: bool | None, activity: float | None) -> int:
-        """For how long it has been idle at this read; 0 if it is not, or that is not known.
+        """Add a read; return for how long the GPU has been idle, ns (0: not idle, or not known).
 
         Args:
             now_mono_ns: When it was read.
             idle_bit: Whether the driver reports it idle; None: not known.
-            activity: Share of the last time that it was busy; None: not read.
+            activity: Share of the driver's last window in which it was busy; None: not read.
         """
         if activity is not None:
             self._inactive_until_ns = 0 if activity else now_mono_ns + _ACTIVITY_NS
@@ -137,7 +137,7 @@ class Pacer:
     a GPU that has been idle for a while, and what the driver budget leaves.
 
     Attributes:
-        decision: What the last `decide` said.
+        decision: The last result of `decide`.
         asked_period_ns: The requested period.
     """
 
@@ -167,9 +167,9 @@ class Pacer:
 
     @property
     def review_at_mono_ns(self) -> int:
-        """When to `judge` and ask `is_outdated` again, where reads are made without this object.
+        """When to call `judge` and `is_outdated` next, where C code makes the reads.
 
-        On an idle GPU after each read: that it works again must not wait.
+        On an idle GPU after each read, so that the end of idleness is seen at once.
         """
         if self.decision.pace is Pace.IDLE:
             return 0
@@ -182,7 +182,7 @@ class Pacer:
 
     @property
     def review_at_driver_ns(self) -> int:
-        """The same by the time in driver calls: once it is all that they may take until then."""
+        """Total driver time (ns) at which to call them: the budget until then is spent."""
         ratio, every_ns = self._settings.budget_ratio, _JUDGE_EVERY_NS
         if self._burst_budget is not None:
             ratio = max(self._settings.burst_budget_ratio, ratio)
@@ -190,7 +190,7 @@ class Pacer:
         return self._judged_driver_ns + round(ratio * every_ns)
 
     def note(self, now_mono_ns: int, reading: DeviceReading | None) -> None:
-        """Take in what a read gave; None: it failed."""
+        """Update the idle state from a read; None: the read failed."""
         if not self._idle_period_ns:
             return
         idle_bit = activity = None
@@ -206,11 +206,11 @@ class Pacer:
             self._is_outdated = True
 
     def note_records(self, records: Records) -> None:
-        """Take in (n,) records of reads that were made without this object.
+        """Update the idle state from (n,) records of reads that the C code made.
 
-        Enough are: the full ones (activity), one each second or so (that the GPU was read), the
-        last one that was not idle, the last one that was active, and the last. Of a busy GPU the
-        last one is enough.
+        These records are enough: the full ones (activity), one each second or so (that the GPU was
+        read), the last one that was not idle, the last one that was active, and the last. Of a busy
+        GPU the last one is enough.
         """
         if not self._idle_period_ns or not len(records):
             return
@@ -235,7 +235,7 @@ class Pacer:
         self._note_idle(int(record["t_mono_ns"]), idle_bit, activity)
 
     def judge(self, now_mono_ns: int, driver_ns: int) -> None:
-        """Judge, from time to time, the time in driver calls up to now.
+        """Judge the total driver time up to now against the budget, every 1 s (burst) or 5 s.
 
         Only while the budget's own period is used: another one says nothing about the budget.
         """
@@ -249,7 +249,7 @@ class Pacer:
             self._is_outdated |= budget.judge(now_mono_ns, driver_ns)
 
     def is_outdated(self, now_mono_ns: int) -> bool:
-        """Whether `decide` may say something else now; cheap, as it is asked at every tick."""
+        """Whether `decide` may give another result now; cheap, as it is called at every tick."""
         return (
             self._is_outdated
             or self._orders.version != self._version
@@ -257,7 +257,7 @@ class Pacer:
         )
 
     def decide(self, now_mono_ns: int) -> PaceDecision:
-        """At which period to read from now on."""
+        """Decide at which period to read from now on; stores the result in `decision`."""
         self._is_outdated = False
         self._version = self._orders.version
         before, self.decision = self.decision, self._decided(now_mono_ns)
@@ -294,11 +294,11 @@ class Pacer:
         return DriverBudget(
             budget_ratio=budget_ratio,
             asked_period_ns=asked_period_ns,
-            # Also where every read is full: a driver that is slow must have somewhere to go.
+            # At least 1 s, also where every read is full: a slow driver needs room to slow down.
             longest_period_ns=max(self._slow_period_ns, NS_PER_S),
         )
 
 
 def _without_budget(pace: Pace) -> Pace:
-    """The pace, where slowing down by the budget is no pace of its own."""
+    """Return the pace, with `BUDGET` (slowed down by the budget) replaced by `ASKED`."""
     return Pace.ASKED if pace is Pace.BUDGET else pace

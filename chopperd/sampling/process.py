@@ -40,13 +40,13 @@ _TRIPLE_EVERY_NS: Final = NS_PER_S
 _HUNG_NS: Final = NS_PER_S
 #: How often it is checked whether any GPU answers at all.
 _CHECK_EVERY_S: Final = 1.0
-#: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
+#: Most bytes read of the lifeline at once, and the pause after that, so that a flood costs little.
 _ORDERS_BYTES: Final = 4096
 _ORDERS_PAUSE_S: Final = 0.05
 
 
 def main(ring_fd: int, choose: Callable[[], Choice], settings: SamplerSettings) -> int:
-    """Sample into the shared memory until SIGTERM or the parent's end; the exit status.
+    """Sample into the shared memory until SIGTERM or the parent's end; return the exit status.
 
     A back end that can't be opened is reported through the shared memory. Standard input is the
     parent's lifeline and must be a pipe.
@@ -89,7 +89,10 @@ def _sample_until_woken(
     wake_fd: int,
     wake: Callable[[], None],
 ) -> tuple[SelfEnd | None, bool]:
-    """Sample until this process is to end; the end that it chose, and whether by a fault."""
+    """Sample until this process must end; return its own decision to end, and whether it failed.
+
+    The decision is None if the parent or a signal ended it; it failed if sampling raised.
+    """
     stop = threading.Event()
     ending, orders, clock = Ending(stop), OrderBook(), SystemClock()
     failures: list[BaseException] = []
@@ -116,7 +119,7 @@ def _sample_until_woken(
 
 
 def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:
-    """Take the parent's orders until it ends, or this process is to.
+    """Take the parent's orders until the parent ends, or this process must.
 
     A line that is no order is logged and skipped.
     """
@@ -145,9 +148,9 @@ def run_sampler(
 ) -> None:
     """Sample all GPUs of a back end until `stop` is set, or another sampler has taken over.
 
-    The calling thread takes the clock triples, one a second and one at the end.
-    Returns when all threads have ended; one that is inside a driver call ends when the call
-    returns. Sampling that ends by itself says so through `ending`.
+    The calling thread takes the clock triples, one a second and one at the end. Returns when all
+    threads have ended; one that is inside a driver call ends when the call returns. A decision to
+    end by itself is stored in `ending`.
     """
     orders, ending = orders or OrderBook(), ending or Ending(stop)
     gpus = _watched(backend, ring)
@@ -186,7 +189,7 @@ def run_sampler(
     finally:
         stop.set()
         orders.interrupt.raise_()
-        # Also after a fault: what follows unmaps the memory that they write to.
+        # Also after a fault: the caller then unmaps the memory that the threads write to.
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
@@ -218,7 +221,7 @@ def _change_follower(
 def _stay(
     ring: RingWriter, silence: SilenceWatch, clock: Clock, stop: threading.Event, ending: Ending
 ) -> None:
-    """Write the clock triples until sampling must end; watch whether any GPU answers."""
+    """Write clock triples and watch whether any GPU answers, until sampling must end."""
     parent_pid = os.getppid()
     triple_at_ns = clock.mono_ns() + _TRIPLE_EVERY_NS
     while not stop.wait(_CHECK_EVERY_S) and ring.is_current():
@@ -234,7 +237,7 @@ def _stay(
 
 
 def _watched(backend: DeviceBackend, ring: RingWriter) -> list[WatchedGpu]:
-    """Every GPU of the back end with its part of the shared memory."""
+    """List every GPU of the back end that has a slot, with its part of the shared memory."""
     devices = backend.devices()
     return [
         WatchedGpu(
@@ -256,7 +259,7 @@ def _loops(
     stop: threading.Event,
     orders: OrderBook,
 ) -> Iterator[tuple[str, DeviceLoop]]:
-    """The loop of each GPU, with the GPU's label; partitions have nothing for a fast loop."""
+    """Yield each GPU's label and loop; partitions are read at the slow rate only."""
     library = native_library()
     for position, each in enumerate(gpus):
         device, gpu = each.device, each.gpu
@@ -269,13 +272,13 @@ def _loops(
 
 
 def _slow_only(settings: SamplerSettings) -> SamplerSettings:
-    """The settings of a device that only the slow loop can read."""
+    """Return the settings for a device that is read at the slow rate only (a partition)."""
     slow_hz = max(settings.slow_hz, LOWEST_HZ)
     return replace(settings, hz=slow_hz, burst_hz=slow_hz)
 
 
 def _say_silent(ring: RingWriter, reason: str | None) -> None:
-    """Publish and log that no GPU answers any more, and why; None: one does again."""
+    """Publish and log that no GPU answers, and why; None: that one answers again."""
     ring.set_state(SamplerState.RUNNING if reason is None else SamplerState.SILENT)
     if reason is None:
         logger.warning("GPUs answer again")
@@ -284,7 +287,7 @@ def _say_silent(ring: RingWriter, reason: str | None) -> None:
 
 
 def _has_room(ring: RingWriter, devices: Sequence[GpuInfo]) -> bool:
-    """Whether the shared memory has room for all GPUs; else it publishes how much it needs."""
+    """Whether the shared memory has room for all GPUs; else publish the need and close the ring."""
     if None not in ring.slots_of(devices):
         return True
     ring.ask_for_room(devices)
@@ -309,7 +312,7 @@ def _opened_ring(ring_fd: int, choice: Choice, settings: SamplerSettings) -> Rin
 
 
 def _report_failure(ring_fd: int, message: str) -> None:
-    """Write into the shared memory why nothing is sampled."""
+    """Write the reason why nothing is sampled into the shared memory."""
     try:
         ring = RingWriter(ring_fd, RingDescription(failure=message), 0)
     except StoreError:
@@ -321,9 +324,10 @@ def _report_failure(ring_fd: int, message: str) -> None:
 
 @contextmanager
 def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
-    """A descriptor that becomes readable at SIGTERM, or when the function is called.
+    """Yield a descriptor that becomes readable at SIGTERM, and a function that makes it so.
 
-    The handler itself does nothing: setting an Event from it can deadlock with a wait on it.
+    Sets the signal handlers (SIGINT is ignored). The handler itself does nothing: setting an Event
+    from it can deadlock with a wait on it.
     """
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
@@ -339,7 +343,7 @@ def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
 
 
 def _is_readable(fd: int) -> bool:
-    """Whether there is something to read from a descriptor now."""
+    """Whether there are data to read from a descriptor now."""
     return bool(select.select([fd], [], [], 0)[0])
 
 

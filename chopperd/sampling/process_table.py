@@ -1,4 +1,4 @@
-"""Which process held which GPU, with what /proc shows of it while it lives; not for hot loops.
+"""Table of the processes that used each GPU, with their facts from /proc; not for hot loops.
 
 For readers of the ring: the sampler asks the drivers, files are read here.
 """
@@ -18,13 +18,13 @@ from chopperd.units import NS_PER_S, TimeTriple
 
 #: Most rows; the process that ended first is dropped first.
 _MOST_ROWS: Final = 512
-#: Most processes of a tree.
+#: Most processes listed as descendants of one.
 _MOST_DESCENDANTS: Final = 256
 _MOST_BYTES: Final = 1 << 18
 _LONGEST_VALUE: Final = 4096
 #: Field 22 of /proc/PID/stat, counted from the one after the name. Source: proc(5).
 _START_TICKS: Final = 19
-#: Starts of one process by two tables differ by less.
+#: Two tables' start times of the same process differ by less than this.
 _SAME_START_NS: Final = 2 * NS_PER_S
 _SETTLED_NS: Final = 10 * NS_PER_S
 _PROC: Final = Path("/proc")
@@ -32,7 +32,7 @@ _PROC: Final = Path("/proc")
 
 @dataclass(slots=True)
 class _Known:
-    """A row, and whether it must be read again.
+    """A process's row, and whether /proc must be read again for it.
 
     `ticks` is the start of its process in clock ticks, None where /proc does not show it;
     `is_settled`: the process was old when it was read, so that nothing of it changes any more.
@@ -44,11 +44,11 @@ class _Known:
 
 
 class ProcessTable:
-    """The processes that were seen; to be used by one thread.
+    """A table of the processes that were seen; to be used by one thread.
 
     Args:
         clock: The time.
-        proc: Where the kernel shows processes.
+        proc: The directory where the kernel lists processes.
     """
 
     def __init__(self, clock: Clock, proc: Path = _PROC) -> None:
@@ -59,19 +59,19 @@ class ProcessTable:
         self._listed_mono_ns: dict[int, int] = {}
 
     def rows(self) -> tuple[ProcessRow, ...]:
-        """All rows, those that ended first."""
+        """Return all rows, ended processes first."""
         return (*self._gone, *(known.row for known in self._live.values()))
 
     def follow(
         self, gpus: Sequence[GpuInfo], slow_states: Sequence[SlowState]
     ) -> tuple[ProcessRow, ...]:
-        """Take over what drivers listed since the last call; the rows as they are now.
+        """Update the table from the drivers' latest lists; return the rows of `update`.
 
-        Empty where nothing was listed since.
+        Does nothing and returns an empty tuple if no driver listed processes since the last call.
 
         Args:
             gpus: The sampled GPUs.
-            slow_states: What the ring holds of each.
+            slow_states: The slow state of each GPU, which holds the driver's list.
         """
         listed: dict[int, dict[str, int | None]] = {}
         is_new = False
@@ -88,7 +88,7 @@ class ProcessTable:
     def update(
         self, listed: Mapping[int, Mapping[str, int | None]], others: Iterable[int] = ()
     ) -> tuple[ProcessRow, ...]:
-        """Read processes from /proc; the rows of all that were alive before or are now.
+        """Read processes from /proc; return the rows of those that live now or ended since.
 
         Args:
             listed: Memory in bytes by GPU of each process that a driver lists.
@@ -129,7 +129,7 @@ class ProcessTable:
         self._live[pid] = _Known(row, ticks, is_settled)
 
     def _end(self, pid: int, known: _Known, triple: TimeTriple, ticks: int | None) -> None:
-        """Note that a process is gone, at the latest when the next of its pid began."""
+        """Move a process to the ended ones; it ended no later than the next of its pid began."""
         gone_ns = triple.unix_ns if ticks is None else self._start_unix_ns(ticks, triple)
         self._gone.append(replace(known.row, gone_unix_ns=min(gone_ns, triple.unix_ns)))
         del self._live[pid]
@@ -139,11 +139,11 @@ class ProcessTable:
         return ProcessRow(pid=pid, started_unix_ns=started_ns)
 
     def _start_unix_ns(self, ticks: int, triple: TimeTriple) -> int:
-        """The time of a start that is counted from the machine's."""
+        """Convert a process's start, in clock ticks since boot, to Unix time in ns."""
         return triple.unix_ns - triple.boot_ns + ticks * self._tick_ns
 
     def _read(self, row: ProcessRow) -> ProcessRow:
-        """The row with what /proc says of its process now; what can't be read stays."""
+        """Return the row updated from /proc; fields that can't be read stay as they are."""
         folder = self._proc / str(row.pid)
         environment = _environment(folder)
         ns_pids = _ns_pids(folder) or row.ns_pids or (row.pid,)
@@ -155,7 +155,7 @@ class ProcessTable:
         return replace(found, hosts=tuple(dict.fromkeys(filter(None, (*row.hosts, *hosts)))))
 
     def _in_container(self, folder: Path, before: bool | None) -> bool | None:
-        """Whether its root is neither ours nor that of the first process; as before if unknown."""
+        """Whether the root folder differs from ours and from that of pid 1; `before` if unknown."""
         try:
             root = _identity(folder / "root")
         except OSError:
@@ -169,7 +169,7 @@ class ProcessTable:
     def _hosts(
         self, folder: Path, environment: Mapping[str, str], *, is_near: bool
     ) -> Iterator[str]:
-        """What the process may call the machine."""
+        """Yield the host names that the process may see; some may be empty."""
         try:
             is_ours = (folder / "ns/uts").readlink() == (self._proc / "self/ns/uts").readlink()
         except OSError:
@@ -181,14 +181,14 @@ class ProcessTable:
         yield environment.get("HOSTNAME", "")
 
     def _start_ticks(self, pid: int) -> int | None:
-        """Its start in clock ticks since the machine's; None where no process runs."""
+        """Return a process's start in clock ticks since boot; None where no process runs."""
         fields = _text(self._proc / str(pid) / "stat").rpartition(")")[2].split()
         is_alive = len(fields) > _START_TICKS and fields[0] not in "ZX"
         return int(fields[_START_TICKS]) if is_alive else None
 
 
 def descendants(pid: int, proc: Path = _PROC) -> list[int]:
-    """The processes that a process started, and those that they did.
+    """List the pids that a process started, directly or through others; 256 at most.
 
     Source: proc(5), /proc/PID/task/TID/children.
     """
@@ -205,7 +205,7 @@ def descendants(pid: int, proc: Path = _PROC) -> list[int]:
 
 
 def merged_processes(rows: Iterable[ProcessRow]) -> tuple[ProcessRow, ...]:
-    """Rows as they were noted over time, each process once; the later of one pid ends the earlier.
+    """Merge rows noted over time into one per process; a later process ends the earlier of its pid.
 
     Args:
         rows: In the order in which they were noted.
@@ -235,7 +235,7 @@ def _is_same(a: ProcessRow, b: ProcessRow) -> bool:
 
 
 def _both(before: ProcessRow, now: ProcessRow) -> ProcessRow:
-    """Two rows of one process, noted one after the other."""
+    """Merge two rows of one process, noted one after the other."""
     return replace(
         now,
         started_unix_ns=before.started_unix_ns,
@@ -247,7 +247,7 @@ def _both(before: ProcessRow, now: ProcessRow) -> ProcessRow:
 
 
 def _most(before: Mapping[str, int | None], now: Mapping[str, int | None]) -> dict[str, int | None]:
-    """The most memory seen on each GPU."""
+    """Return the most memory in bytes seen on each GPU."""
     most = dict(before)
     for gpu, size in now.items():
         known = most.get(gpu)
@@ -256,7 +256,7 @@ def _most(before: Mapping[str, int | None], now: Mapping[str, int | None]) -> di
 
 
 def _environment(folder: Path) -> dict[str, str] | None:
-    """The variables that matter; None if they can't be read, or are too long to be ordinary."""
+    """Read a process's visible-device variables and HOSTNAME; None if unreadable or oversized."""
     try:
         with (folder / "environ").open("rb") as file:
             data = file.read(_MOST_BYTES)
@@ -270,7 +270,7 @@ def _environment(folder: Path) -> dict[str, str] | None:
 
 
 def _ns_pids(folder: Path) -> tuple[int, ...]:
-    """Its pid in each namespace, from ours to its own; empty if not known. Source: proc(5)."""
+    """Read a process's pid in each namespace, ours first; empty if not known. Source: proc(5)."""
     lines = _text(folder / "status").splitlines()
     pids = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
     return tuple(int(pid) for pid in pids if pid.isdecimal())
@@ -282,7 +282,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _text(path: Path) -> str:
-    """What a file holds; empty if it can't be read."""
+    """Read a file's text; empty if it can't be read."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode(errors="replace")

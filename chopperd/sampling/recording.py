@@ -30,7 +30,7 @@ from chopperd.units import NS_PER_S, TimeTriple
 logger = logging.getLogger(__name__)
 
 _DRAIN_EVERY_S: Final = 0.2
-#: How often the started processes are read from /proc: in the first seconds, and at least later.
+#: Interval at which processes are read from /proc: in the first seconds, and the longest later.
 _PROCESSES_NS: Final = NS_PER_S // 2
 _LONGEST_PROCESSES_NS: Final = 10 * NS_PER_S
 
@@ -39,7 +39,7 @@ class Recorder:
     """Records all GPUs from `start` to `finish`.
 
     Args:
-        supervisor: Not yet started; from now on the recorder's own.
+        supervisor: Not yet started; the recorder starts, stops and closes it.
         clock: The time.
     """
 
@@ -59,10 +59,10 @@ class Recorder:
         self._started_unix_ns = 0
 
     def start(self) -> None:
-        """Begin; returns once samples are being taken.
+        """Start the sampler and the recording; returns once samples are being taken.
 
         Raises:
-            BackendUnavailableError: There is nothing to sample; says why.
+            BackendUnavailableError: There is nothing to sample; the message says why.
         """
         self._started_unix_ns = self._clock.unix_ns()
         self._supervisor.start()
@@ -74,13 +74,13 @@ class Recorder:
         return self._supervisor.reader.description().gpus
 
     def so_far(self) -> SampleSet:
-        """What was recorded up to now."""
+        """Collect all samples recorded up to now."""
         with self._lock:
             self._drain()
             return self._collected(())
 
     def finish(self, timeout_s: float = 2.0) -> SampleSet:
-        """End the recording and stop the sampler; everything that was recorded.
+        """Stop the sampler and the recording; return everything recorded.
 
         Args:
             timeout_s: How long to wait for the sampler; one that hangs is left alone.
@@ -93,7 +93,7 @@ class Recorder:
             self._supervisor.close()
 
     def close(self) -> None:
-        """End the recording if it has not been ended; what was recorded is lost then."""
+        """End the recording if it has not been ended; samples not yet collected are lost."""
         self._end(timeout_s=2.0)
         self._supervisor.close()
 
@@ -110,7 +110,7 @@ class Recorder:
                 self._drain()
 
     def _drain(self) -> None:
-        """Take over what is new in the ring."""
+        """Copy new records and clock triples out of the ring; update the processes if due."""
         reader = self._supervisor.reader
         for slot in range(reader.gpu_slots):
             drained = reader.drain(slot, self._positions.get(slot, 0))
@@ -124,7 +124,7 @@ class Recorder:
             self._follow_processes(reader)
 
     def _follow_processes(self, reader: RingReader) -> None:
-        """Take over who holds the GPUs, and read what this process started from /proc.
+        """Update the processes: those on the GPUs, and from /proc those this process started.
 
         Often in a job of seconds, every 10 s in one of hours.
         """
@@ -171,7 +171,7 @@ class Recorder:
         )
 
     def _own_notes(self, left_pids: Sequence[int]) -> Iterator[Note]:
-        """Notes on the recording as a whole."""
+        """Yield notes on the recording as a whole."""
         if self._overwritten_count:
             text = f"{self._overwritten_count} samples were overwritten before they were read"
             yield Note(code="samples_overwritten", text=text)
@@ -184,12 +184,12 @@ class Recorder:
 
 
 def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -> GpuSamples:
-    """Records of one GPU as samples in Unix time; arguments as for `in_unix_time`."""
+    """Convert one GPU's records to samples in Unix time; arguments as for `in_unix_time`."""
     return samples_at(gpu, *in_unix_time(records, triples))
 
 
 def in_unix_time(records: Records, triples: Sequence[TimeTriple]) -> tuple[Records, Int64s]:
-    """Records and their Unix times in ns, which rise strictly.
+    """Return records and their Unix times in ns, which rise strictly.
 
     Where the wall clock was set back, records whose time was already passed are left out.
 
@@ -206,7 +206,7 @@ def in_unix_time(records: Records, triples: Sequence[TimeTriple]) -> tuple[Recor
 
 
 def samples_at(gpu: GpuInfo, records: Records, t_unix_ns: Int64s) -> GpuSamples:
-    """Records of one GPU, (n,) of `RECORD`, as samples at (n,) Unix times."""
+    """Convert one GPU's records, (n,) of `RECORD`, to samples at (n,) Unix times in ns."""
     limited_ns = records["limited_ns"]
     has_dies = bool((records["die_clocks_mhz"] != NO_DIE).any())
     return GpuSamples(
@@ -225,7 +225,7 @@ def samples_at(gpu: GpuInfo, records: Records, t_unix_ns: Int64s) -> GpuSamples:
 
 
 def recorded_gpu(gpu: GpuInfo, slow_state: SlowState) -> GpuInfo:
-    """The GPU as in a recording; without a power limit if that has changed meanwhile."""
+    """Return the GPU for a recording; without power limit if that changed during the recording."""
     found = with_findings(gpu, slow_state)
     if gpu.power_limit_w is None or found.power_limit_w == gpu.power_limit_w:
         return found
@@ -235,7 +235,7 @@ def recorded_gpu(gpu: GpuInfo, slow_state: SlowState) -> GpuInfo:
 def _notes(
     gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus], invalid: Sequence[int]
 ) -> Iterator[Note]:
-    """Notes on single GPUs."""
+    """Yield notes on single GPUs: dropped values, losses, failed and missed reads, reduced rate."""
     for gpu, status, dropped in zip(gpus, statuses, invalid, strict=True):
         if dropped:
             text = f"GPU {gpu.gpu}: {dropped} impossible values left out"

@@ -1,4 +1,4 @@
-"""When a sampler process that ended is followed by the next; nothing is started here.
+"""Decides when the next sampler process starts after one ended; starts nothing itself.
 
 Loads no numpy: the agent starts its first sampler before it imports what takes long.
 """
@@ -19,7 +19,7 @@ class ExitStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When a sampler counts as hung, and how soon its successor starts.
+    """Limits for when a sampler counts as hung, and how soon its successor starts.
 
     Attributes:
         start_s: Most time to the first sign of life.
@@ -38,7 +38,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerFailure:
-    """Why the last process could not sample, its exit status, and how many in a row failed."""
+    """Why the last process could not sample, its exit status, and how many failed in a row."""
 
     reason: str
     exit_status: int
@@ -46,7 +46,7 @@ class SamplerFailure:
 
 
 class Restarts:
-    """How the processes so far have ended, and the pause before the next."""
+    """Counts how sampler processes ended, and computes the pause before the next."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
@@ -56,21 +56,21 @@ class Restarts:
         self.failure: SamplerFailure | None = None
 
     def reset(self) -> None:
-        """Forget the ends so far: a start was requested."""
+        """Forget the quick ends so far, since a start was requested."""
         self._quick_ends = 0
 
     def note_running(self) -> None:
-        """A process samples."""
+        """Note that a process samples: sets `has_run`, clears `failure`."""
         self.has_run = True
         self.failure = None
 
     def note_failure(self, reason: str, exit_status: int, lasted_s: float) -> None:
-        """Count a process that reported a failure and ended; one that lasted begins the count."""
+        """Store why a process failed and count it; one that lasted `steady_s` restarts at 1."""
         self._failures = self._failures + 1 if lasted_s < self._policy.steady_s else 1
         self.failure = SamplerFailure(reason=reason, exit_status=exit_status, count=self._failures)
 
     def pause_s(self, lasted_s: float) -> float:
-        """The pause after a process that ended after this time."""
+        """Count the end of a process that ran this long; return the pause before the next, s."""
         self._quick_ends = self._quick_ends + 1 if lasted_s < self._policy.steady_s else 0
         if self.failure is not None and not self.has_run:
             return self._policy.unavailable_pause_s

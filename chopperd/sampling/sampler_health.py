@@ -1,4 +1,4 @@
-"""Whether a sampler process works, ends by itself or must be restarted."""
+"""Checks whether a sampler process works, must end by itself or must be restarted."""
 
 import threading
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from chopperd.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfEnd:
-    """An end that the sampler chose: why, its exit status, and the state that it reports."""
+    """A sampler's decision to end: the reason, its exit status, and the state that it reports."""
 
     reason: str
     status: int
@@ -23,18 +23,18 @@ class SelfEnd:
 
 
 def changed(reason: str) -> SelfEnd:
-    """The end of a process whose GPUs are not those that are there now."""
+    """Make the `SelfEnd` of a process whose GPUs are no longer those present."""
     return SelfEnd(reason=reason, status=ExitStatus.CHANGED, state=SamplerState.CHANGED)
 
 
 def silent(reason: str) -> SelfEnd:
-    """The end of a process to which no GPU answers; a new one may have more luck."""
+    """Make the `SelfEnd` of a process that no GPU answers; a new process may have more luck."""
     status = BackendUnavailableError.exit_code
     return SelfEnd(reason=reason, status=status, state=SamplerState.SILENT)
 
 
 class Ending:
-    """Whether sampling must end by itself; the first reason counts. For any thread."""
+    """The sampler's decision to end by itself, in `chosen`; the first counts. For any thread."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -42,7 +42,7 @@ class Ending:
         self.chosen: SelfEnd | None = None
 
     def choose(self, end: SelfEnd) -> None:
-        """End sampling, for this reason."""
+        """Store this end if it is the first, and set `stop`."""
         with self._lock:
             self.chosen = self.chosen or end
         self._stop.set()
@@ -62,9 +62,9 @@ class HasReadError(Protocol):
 
 
 class SilenceWatch:
-    """Whether any GPU answers: where none does, the driver is gone, and not a GPU.
+    """Watches whether any GPU answers: where none does, the driver is gone, not a GPU.
 
-    One whose call hangs is not silent: it has not answered "no".
+    A GPU whose call hangs is not silent, since its read has not failed.
     """
 
     def __init__(self, gpus: Sequence[HasReadError], clock: Clock) -> None:
@@ -74,7 +74,7 @@ class SilenceWatch:
         self.reason: str | None = None
 
     def update(self) -> bool:
-        """Check all GPUs; whether it has changed since the last call."""
+        """Check all GPUs and set `reason`; return whether silence began or ended."""
         before = self.reason
         reasons = [gpu.read_error for gpu in self._gpus]
         self.reason = reasons[0] if reasons and None not in reasons else None
@@ -85,12 +85,12 @@ class SilenceWatch:
 
     @property
     def is_final(self) -> bool:
-        """Whether none has answered for so long that a new process must try."""
+        """Whether no GPU has answered for over 10 s, so that a new process must try."""
         return self.reason is not None and self._clock.mono_ns() - self._since_ns > GIVE_UP_NS
 
 
 class SamplerHealth:
-    """The signs of life in a memory file; nothing before a sampler has laid it out.
+    """A sampler's signs of life, read from its memory file; none before it is laid out.
 
     Args:
         fd: The memory file; stays the caller's to close.
@@ -102,7 +102,7 @@ class SamplerHealth:
 
     @property
     def reader(self) -> RingReader | None:
-        """The memory with all GPUs that were found; None where it is not laid out."""
+        """Reader of the memory, mapped again once GPUs were added; None before it is laid out."""
         if self._reader is not None and self._reader.is_outgrown:
             self.close()
         if self._reader is None and is_laid_out(self._fd):
@@ -110,14 +110,14 @@ class SamplerHealth:
         return self._reader
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Unmap the memory."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
     @property
     def generation(self) -> int:
-        """Number of the newest process that wrote; 0 before the first."""
+        """Number of the newest writer process; 0 before the first."""
         reader = self.reader
         return reader.generation if reader is not None else 0
 
@@ -126,13 +126,13 @@ class SamplerHealth:
         return self._says(SamplerState.RUNNING, generation)
 
     def failure(self, generation: int) -> str | None:
-        """Why the process of this number could not sample, in its own words; None if it could."""
+        """The reason reported by the process of this number if it could not sample; else None."""
         if self._reader is None or not self._says(SamplerState.FAILED, generation):
             return None
         return self._reader.description().failure
 
     def is_stuck(self, now_ns: int, hung_ns: int) -> bool:
-        """Whether the process that sampled shows no life, or waits for drivers only.
+        """Whether the sampler shows no sign of life, or every GPU's driver call is too old.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
@@ -151,7 +151,7 @@ class SamplerHealth:
         return bool(present) and all(at is not None and at < limit_ns for at in started)
 
     def calls(self, now_ns: int) -> str:
-        """The driver calls in progress and their age, for a message; empty if there are none."""
+        """Describe the driver calls in progress and their age, for a message; empty if none."""
         reader = self.reader
         if reader is None:
             return ""

@@ -1,4 +1,4 @@
-"""When reads are due: absolute periods, a seeded random point in each; no clock is read here."""
+"""Computes when reads are due: fixed periods, a seeded random point in each; reads no clock."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ UInt64s: TypeAlias = npt.NDArray[np.uint64]
 _INCREMENT: Final = np.uint64(0x9E3779B97F4A7C15)
 #: A read at the end of its period may be late by this share of a period, as any other may.
 _LATE_RATIO: Final = 0.1
-#: Turns a seed into the one that draws full reads.
+#: XORed with a schedule's seed, gives the seed that draws which reads are full.
 _FULL_KEY: Final = 1 << 63
 _SCOPES: Final = {False: ReadScope.FAST, True: ReadScope.FULL}
 #: Ticks are computed in blocks, which costs less than one by one.
@@ -57,7 +57,7 @@ class Schedule:
     seed: int = 0
 
     def deadlines_mono_ns(self, periods: Int64s) -> Int64s:
-        """When the read of each period is due: uniform over the whole of it, (n,) int64.
+        """When the read of each period is due, (n,) int64 ns: uniform over the whole period.
 
         The points of different periods are independent: no step length can beat with the sampler.
 
@@ -69,7 +69,7 @@ class Schedule:
         return deadlines_ns
 
     def are_full(self, periods: Int64s) -> Bools:
-        """Whether the read of each period covers everything, as the first of all does.
+        """Whether the read of each period is full, (n,) bool; the first of all is.
 
         One read of each slow period is full, at random: were it always the same one, a step as long
         as the slow period would show the activity and power of one of its phases only.
@@ -80,7 +80,7 @@ class Schedule:
         return are_full
 
     def columns(self, first: int, count: int) -> tuple[Int64s, Int64s, Bools]:
-        """Deadline, end and whether the read is full (`Tick`) of each period, (count,) each."""
+        """Return each period's deadline, end and whether its read is full (`Tick`), (count,)."""
         periods = np.arange(first, first + count)
         deadlines_ns = self.deadlines_mono_ns(periods)
         late_ns = int(_LATE_RATIO * self.period_ns)
@@ -88,7 +88,7 @@ class Schedule:
         return deadlines_ns, ends_ns, self.are_full(periods)
 
     def ticks(self) -> Iterator[Tick]:
-        """The ticks of period 0, 1, 2, ... without end."""
+        """Yield the ticks of period 0, 1, 2, ... without end."""
         for first in count(0, _BLOCK):
             deadlines_ns, ends_ns, are_full = self.columns(first, _BLOCK)
             scopes = (_SCOPES[full] for full in are_full.tolist())
@@ -108,7 +108,7 @@ def staggered_schedule(
     position: int,
     device_count: int,
 ) -> Schedule:
-    """The schedule of one of several GPUs, whose periods start spread over one period.
+    """Make the schedule of one of several GPUs; their starts are spread over one period.
 
     Args:
         start_mono_ns: Start of period 0 of the first GPU.
@@ -127,12 +127,12 @@ def staggered_schedule(
 
 
 def period_ns_of(rate_hz: float) -> int:
-    """The period of a rate, ns."""
+    """Convert a rate in Hz to a period in ns."""
     return round(NS_PER_S / rate_hz)
 
 
 def _uniform(seed: int, periods: Int64s) -> Float64s:
-    """Numbers in [0, 1), (n,) float64, that depend on nothing but the arguments.
+    """Draw numbers in [0, 1), (n,) float64, that depend on the arguments only.
 
     Source: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), its state being the seed's hash plus
     the period times the increment.
@@ -143,7 +143,7 @@ def _uniform(seed: int, periods: Int64s) -> Float64s:
 
 
 def _mixed(words: UInt64s) -> UInt64s:
-    """Words in which each bit of the input moves every bit: the finalizer of SplitMix64."""
+    """Hash words so that each input bit affects every bit: the finalizer of SplitMix64."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

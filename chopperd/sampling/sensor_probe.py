@@ -1,8 +1,8 @@
 """Finds how often each sensor of a GPU takes a new value, by reading it back to back for a while.
 
-In a thread of its own and with driver calls of its own: no tick waits for it. It reads while the
-GPU works, as values do not change on one that does not, and never in a burst or a quiet time.
-Tested with simulated sensors and a compiled fake driver, not on a GPU.
+It runs in a thread of its own and with driver calls of its own: no tick waits for it. It reads
+while the GPU works, as values do not change on one that does not, and never in a burst or a quiet
+time. Tested with simulated sensors and a compiled fake driver, not on a GPU.
 """
 
 import logging
@@ -32,14 +32,14 @@ ROUND_NS: Final = (1 * NS_PER_MS, 2 * NS_PER_MS)
 _CLOSE_NS: Final = 3 * NS_PER_MS
 #: The first probe comes this long after the start.
 FIRST_NS: Final = 2 * NS_PER_S
-#: If the GPU did not work, it is tried again after this.
+#: If the GPU was idle, its probe is tried again after this.
 WORK_NS: Final = 5 * NS_PER_S
-#: It ends early once it has taken this share of the budget, or this much of the driver's time.
+#: A probe ends early after this share of the driver budget, or this much driver time.
 _BUDGET_SHARE: Final = 0.25
 MOST_DRIVER_NS: Final = 300 * NS_PER_MS
 _BUSY_RATIO: Final = 0.5
 _NAP_S: Final = 1.0
-#: A turn that lasts longer than this is held up by the driver.
+#: A turn that lasts longer than this hangs in the driver.
 _HUNG_NS: Final = 2 * PROBE_NS
 _ACTIVITY: Final = "activity_ratio"
 _POWER: Final = "power_w"
@@ -56,7 +56,7 @@ class ProbedGpu:
 
 
 class SensorReading:
-    """Values of some sensors, read in turn.
+    """Collects values of several sensors that are read in turn.
 
     Attributes:
         driver_ns: Time in driver calls up to now.
@@ -71,7 +71,7 @@ class SensorReading:
         self._rows: dict[str, list[tuple[int, float]]] = {name: [] for name in reads}
 
     def take(self) -> None:
-        """Read each sensor once."""
+        """Read each sensor once, and store the values with their times."""
         for name, read in self._reads.items():
             started_ns = self._clock.mono_ns()
             value = read()
@@ -81,13 +81,13 @@ class SensorReading:
             self._rows[name].append(((started_ns + ended_ns) // 2, nan if value is None else value))
 
     def last(self, name: str) -> float:
-        """The newest value of a sensor; NaN where it did not answer."""
+        """Return the newest value of a sensor; NaN where it did not answer."""
         return self._rows[name][-1][1]
 
     def period_ns(self, name: str) -> int | None:
-        """The update period of a sensor by its values; None if they do not show one.
+        """Return a sensor's update period as its values show it, ns; None if they do not.
 
-        Values that are new at each read have the period of the reads, if these were close enough.
+        For values that are new at each read it is the period of the reads, if that is 3 ms at most.
         """
         if not self._rows[name]:  # the probe ended before it began
             return None
@@ -104,11 +104,11 @@ class SensorProbe:
     Args:
         backend: The driver.
         gpu: The GPU.
-        again_s: Time until the next probe, if one found less than all.
+        again_s: Time until the next probe, if one did not find all periods.
         budget_ratio: Share of time that driver calls may take.
         clock: The time.
         stop: Set when sampling must end.
-        may_ask: Whether driver calls other than sampling's may be made at a time.
+        may_ask: Whether probes may make driver calls at a time (CLOCK_MONOTONIC, ns).
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class SensorProbe:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be found."""
+        """Whether the periods of all sensors were found."""
         return not self._open
 
     def turn(self) -> None:
-        """Probe, if that is due, allowed, and useful now."""
+        """Probe the GPU and publish what was found, if a probe is due, allowed and useful now."""
         now_ns = self._clock.mono_ns()
         if not self._open or now_ns < self._due_ns or not self._is_allowed():
             return
@@ -156,7 +156,7 @@ class SensorProbe:
         return self._may_ask(self._clock.mono_ns()) and not self._stop.is_set()
 
     def _is_useful(self, reads: Mapping[str, SensorRead]) -> bool:
-        """Whether there are sensors, and the GPU works, as far as it says."""
+        """Whether there are sensors and the GPU is at least half busy, where it reports that."""
         if _ACTIVITY not in reads:
             return bool(reads)
         activity = SensorReading({_ACTIVITY: reads[_ACTIVITY]}, self._clock)
@@ -165,7 +165,7 @@ class SensorProbe:
         return not activity.last(_ACTIVITY) < _BUSY_RATIO
 
     def _read_for_a_while(self, reads: Mapping[str, SensorRead]) -> SensorReading:
-        """Read back to back; ends early if no longer allowed, too costly, or without answers."""
+        """Read back to back for 1.5 s; ends early if not allowed, too costly, or unanswered."""
         reading = SensorReading(reads, self._clock)
         counted_ns = 0
         end_ns = self._clock.mono_ns() + PROBE_NS
@@ -180,7 +180,7 @@ class SensorProbe:
         return reading
 
     def _note(self, reading: SensorReading, names: Iterable[str]) -> None:
-        """Write what was found; what is still open is probed again later."""
+        """Publish the periods found; sensors without one are probed again later."""
         timing = {}
         for name in names:
             period_ns = reading.period_ns(name)
@@ -193,9 +193,10 @@ class SensorProbe:
         logger.info("GPU %s: sensors update each %s", self._gpu.device.gpu, _said(timing))
 
     def _buffered_ns(self, name: str) -> int | None:
-        """The period of the driver's own buffered samples; used for power only.
+        """Ask for the period of the driver's buffered samples, ns; None if not known.
 
-        Not for a clock that did not change: a read may show it sooner than those samples.
+        Used for power only, not for a clock that did not change: a read may show it sooner than
+        those samples.
         """
         if not isinstance(self._backend, ProbesFields):
             return None
@@ -243,16 +244,16 @@ class SensorWatch:
 
     @property
     def has_work(self) -> bool:
-        """Whether there are sensors that can be read alone."""
+        """Whether there are GPUs to probe: the back end can read sensors singly."""
         return bool(self._probes)
 
     def hangs(self, now_mono_ns: int) -> bool:
-        """Whether a driver call does not return; for any thread."""
+        """Whether a probe has lasted so long that its driver call hangs; for any thread."""
         started_ns = self._turn_started_ns
         return started_ns is not None and now_mono_ns - started_ns > _HUNG_NS
 
     def run(self) -> None:
-        """Probe what is due, until all is known or `stop` is set."""
+        """Probe the GPUs that are due, until all periods are known or `stop` is set."""
         while not all(probe.is_done for probe in self._probes) and not self._stop.wait(_NAP_S):
             for probe in self._probes:
                 self._turn_started_ns = self._clock.mono_ns()
@@ -266,7 +267,7 @@ class SensorWatch:
 
 
 def _said(timing: Mapping[str, SensorTiming]) -> str:
-    """Periods for the log."""
+    """Format the sensors' periods for the log."""
     known = {name: each.period_ns for name, each in timing.items()}
     return ", ".join(
         f"{name} {'unknown' if ns is None else f'{ns / NS_PER_MS:.3g} ms'}"

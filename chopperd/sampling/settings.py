@@ -14,7 +14,7 @@ LOWEST_HZ: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerSettings:
-    """How to sample.
+    """Rates, budgets and intervals of the sampler.
 
     Attributes:
         hz: Rate of the fast loop (clock and limit reasons).
@@ -69,19 +69,19 @@ class SamplerSettings:
 
     @property
     def capacity(self) -> int:
-        """Records of each GPU in the ring; enough at the rate of a burst, too."""
+        """Number of records of each GPU in the ring; enough for `history_s` also in a burst."""
         return max(256, round(max(self.hz, self.burst_hz or 0.0) * self.history_s))
 
     def to_argv(self) -> list[str]:
-        """The settings as command line arguments: `--settings JSON`."""
+        """Encode the settings as command line arguments: `--settings JSON`."""
         return [_OPTION, msgspec.json.encode(self).decode()]
 
     @staticmethod
     def from_json(text: str) -> "SamplerSettings":
-        """The settings from the value of `--settings`.
+        """Decode the settings from the value of `--settings`.
 
         Raises:
-            ConfigError: It is not what `to_argv` wrote.
+            ConfigError: The text does not have the form that `to_argv` writes.
         """
         try:
             return msgspec.json.decode(text, type=SamplerSettings)

@@ -51,7 +51,7 @@ class SupervisorState(StrEnum):
 
 
 class SamplerSupervisor:
-    """The sampler process and the shared memory that it writes.
+    """Starts, watches, restarts and stops the sampler process, and holds its shared memory.
 
     Not to be used by several threads at once.
 
@@ -59,7 +59,7 @@ class SamplerSupervisor:
         command: Starts the sampler; `--ring-fd N --settings JSON` is added to it.
         settings: How to sample.
         clock: The time.
-        policy: When to replace it.
+        policy: When to replace the process; None: the defaults.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class SamplerSupervisor:
 
     @property
     def settings(self) -> SamplerSettings:
-        """The settings it samples with."""
+        """The sampler's settings."""
         return self._settings
 
     @property
     def reader(self) -> "RingReader":
-        """The shared memory; there from a successful `start` to `close`."""
+        """Reader of the shared memory, from a successful `start` to `close`; else RuntimeError."""
         reader = self.ring
         if reader is None:
             raise RuntimeError("the sampler was not started")
@@ -102,7 +102,7 @@ class SamplerSupervisor:
 
     @property
     def ring(self) -> "RingReader | None":
-        """The shared memory; None before it is laid out. Ask again after each `poll`."""
+        """Reader of the shared memory; None before it is laid out. Read again after each `poll`."""
         return self._health.reader if self._ring_fd >= 0 else None
 
     @property
@@ -122,7 +122,7 @@ class SamplerSupervisor:
 
     @property
     def pid(self) -> int | None:
-        """The present process; None between two."""
+        """The pid of the present process; None between two."""
         return self._process.pid if self._process else None
 
     @property
@@ -132,7 +132,7 @@ class SamplerSupervisor:
 
     @property
     def left_pids(self) -> tuple[int, ...]:
-        """Processes that hung and were left alone, and still exist."""
+        """Pids of processes that hung, were left alone and still exist."""
         self._left = [process for process in self._left if process.poll() is None]
         return tuple(process.pid for process in self._left)
 
@@ -140,7 +140,7 @@ class SamplerSupervisor:
         """Start the sampler and wait until it samples.
 
         Raises:
-            BackendUnavailableError: It ended, or gave no sign of life in time; says why.
+            BackendUnavailableError: The sampler ended, or gave no sign of life in time; says why.
         """
         self.launch()
         try:
@@ -151,9 +151,10 @@ class SamplerSupervisor:
             raise
 
     def launch(self) -> None:
-        """Start the sampler, or start it again after `suspend`; `poll` returns its state.
+        """Start the sampler, also again after `suspend`, without waiting; `poll` returns its state.
 
-        What was sampled before stays, and counters go on.
+        Earlier samples stay, and counters go on. State `DOWN`: too many processes hang to start
+        one.
         """
         if self._ring_fd < 0:
             self._ring_fd = os.memfd_create("chopperd-samples")
@@ -174,10 +175,10 @@ class SamplerSupervisor:
             self._ending = process
 
     def order(self, order: Order) -> bool:
-        """Send an order to the sampler, and to its successors while it holds; never waits.
+        """Send an order to the sampler, and to its successors while it is in force; never waits.
 
         Returns:
-            Whether a process got it: not if there is none, or it does not read.
+            Whether a process got it; False if there is none, or it does not read its orders.
         """
         return self._orders.send(order)
 
@@ -190,7 +191,7 @@ class SamplerSupervisor:
         )
 
     def poll(self) -> SupervisorState:
-        """Check the process: note its end or hang, start its successor. Call it often."""
+        """Check the process, handle its end or hang, start a successor if due. Call it often."""
         now_ns = self._clock.mono_ns()
         if self._state is SupervisorState.STOPPED:
             if now_ns - self._asked_ns > self._policy.hung_s * NS_PER_S:
@@ -207,7 +208,7 @@ class SamplerSupervisor:
         return self._state
 
     def stop(self, timeout_s: float = 2.0) -> tuple[int, ...]:
-        """End the sampler; the pids of processes that would not end and were left alone.
+        """Stop the sampler; return the pids of processes that did not end and were left alone.
 
         The shared memory stays readable until `close`. A second call does nothing.
         """
@@ -240,13 +241,13 @@ class SamplerSupervisor:
         return len(self.left_pids) < _MOST_LEFT
 
     def _abandon_ending(self) -> None:
-        """Count the process that was asked to end among those left alone, if it has not ended."""
+        """Add the process that was asked to end to those left alone, if it has not ended."""
         process, self._ending = self._ending, None
         if process is not None and process.poll() is None:
             self._left.append(process)
 
     def _launch(self) -> None:
-        """Start a process; its standard input is the lifeline that closes when we end."""
+        """Start a process; its standard input is the lifeline that closes when this one ends."""
         self._awaited_generation = self._known_health.generation + 1 if self._known_health else 1
         self._launched_ns = self._clock.mono_ns()
         self._state = SupervisorState.STARTING
@@ -281,7 +282,7 @@ class SamplerSupervisor:
             self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
 
     def _is_running(self) -> bool:
-        """Whether the process launched last samples."""
+        """Whether the process launched last samples; sets the state to `RUNNING` once it does."""
         is_starting = self._state is SupervisorState.STARTING
         if is_starting and self._health.samples(self._awaited_generation):
             self._state = SupervisorState.RUNNING
@@ -289,21 +290,21 @@ class SamplerSupervisor:
         return self._state is SupervisorState.RUNNING
 
     def _reported_failure(self) -> str | None:
-        """Why the process launched last could not sample, as it reported."""
+        """Return the reported reason why the last process could not sample; None if it did."""
         return self._health.failure(self._awaited_generation)
 
     @property
     def _health(self) -> "SamplerHealth":
-        """The sampler's health by the shared memory."""
+        """The sampler's health, read from the shared memory; created on first use."""
         if self._known_health is None:
-            # The first process is started before what takes so long to import as this.
+            # Imported late: it takes long, and the first process is started before.
             from chopperd.sampling.sampler_health import SamplerHealth  # noqa: PLC0415
 
             self._known_health = SamplerHealth(self._ring_fd)
         return self._known_health
 
     def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
-        """Plan the successor of a process that ended."""
+        """Handle the end of a process: store its failure, make room, plan the next, log."""
         self._close_lifeline(process)
         self._process = None
         lasted_s = (now_ns - self._launched_ns) / NS_PER_S
@@ -343,7 +344,7 @@ class SamplerSupervisor:
         os.close(before_fd)
 
     def _plan_restart(self) -> float:
-        """Set when the next process starts; the pause before it in s."""
+        """Set when the next process starts; return the pause before it in s."""
         self._state = SupervisorState.WAITING
         now_ns = self._clock.mono_ns()
         pause_s = self._restarts.pause_s((now_ns - self._launched_ns) / NS_PER_S)
@@ -368,13 +369,13 @@ class SamplerSupervisor:
         self._launch()
 
     def _is_hung(self, now_ns: int) -> bool:
-        """Whether the process does not come up, shows no life, or waits for drivers only."""
+        """Whether the process does not start, shows no sign of life, or only waits for drivers."""
         if not self._is_running() and self._state is not SupervisorState.DOWN:
             return now_ns - self._launched_ns > self._policy.start_s * NS_PER_S
         return self._health.is_stuck(now_ns, round(self._policy.hung_s * NS_PER_S))
 
     def calls(self) -> str:
-        """The driver calls in progress and their age, for a message; empty if there are none."""
+        """Describe the driver calls in progress and their age, for a message; empty if none."""
         return self._health.calls(self._clock.mono_ns())
 
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:

@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Waking is what costs: a line about a GPU that was lost may come so much later.
+#: Pause between two checks: waking costs most, and a lost GPU may be logged this much later.
 _NAP_S: Final = 2.0
-#: The first lists come this long after the start, which has enough to do.
+#: Processes and faults are first listed this long after the start, which is busy.
 _FIRST_NS: Final = NS_PER_S
 #: In this time processes are listed more often: what `record` has started may not last longer.
 _YOUNG_NS: Final = 30 * NS_PER_S
@@ -50,16 +50,16 @@ class WatchedGpu:
 
 
 class DriverWatch:
-    """Makes the rare driver calls, as far as the back end supports them.
+    """Makes the rare driver calls (processes, faults, changes) that the back end supports.
 
     Args:
         backend: The driver.
         gpus: All GPUs that are sampled.
-        settings: How often.
+        settings: How often to make each call.
         clock: The time.
         stop: Set when sampling must end.
-        on_change: Called with what came or went.
-        may_ask: Whether driver calls other than sampling's may be made at a time.
+        on_change: Called with a message that says which GPUs came or went.
+        may_ask: Whether rare driver calls may be made at a time (CLOCK_MONOTONIC, ns).
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class DriverWatch:
         return isinstance(self._backend, known)
 
     def run(self) -> None:
-        """Ask until `stop` is set."""
+        """Make due calls every 2 s until `stop` is set; an exception is logged only."""
         while not self._stop.wait(_NAP_S):
             now_ns = self._clock.mono_ns()
             if self._may_ask(now_ns):
@@ -107,7 +107,7 @@ class DriverWatch:
                         logger.exception("a rare driver call failed")
 
     def ask(self, now_ns: int) -> None:
-        """Make the calls that are due."""
+        """Make the calls that are due at this time (CLOCK_MONOTONIC, ns)."""
         self._count_invalid()
         if now_ns >= self._processes_at_ns:
             is_young = now_ns - self._start_ns < _YOUNG_NS
@@ -134,7 +134,7 @@ class DriverWatch:
                 each.slow_state.write_processes(found, self._clock.mono_ns())
 
     def _count_invalid(self) -> None:
-        """Publish how many more values were dropped."""
+        """Publish how many more values were dropped as impossible."""
         if not isinstance(self._backend, CountsImplausible):
             return
         totals: Counter[str] = Counter()
@@ -147,7 +147,7 @@ class DriverWatch:
                 self._invalid[each.label] = count
 
     def _explain(self, *, all_gpus: bool) -> None:
-        """Ask for the faults of all GPUs, or of those that were lost since."""
+        """Ask for the faults of all GPUs, or of those newly lost; publish and log them."""
         backend = self._backend
         if not isinstance(backend, ExplainsTrouble):
             return
@@ -181,7 +181,7 @@ class DriverWatch:
             self._on_change(change)
 
     def _timed(self, each: WatchedGpu, ask: Callable[[], Answer | None]) -> Answer | None:
-        """What the driver answers, with its time counted; None if it fails."""
+        """Make a driver call and count its time; return its answer, None if it fails."""
         started_ns = self._clock.mono_ns()
         try:
             return ask()

@@ -1,1 +1,1 @@
-"""Matrix products on zeros and on random data: does the sampled clock explain their time?"""
+"""Tests whether the sampled clock explains the time of matrix products on zeros and random data."""

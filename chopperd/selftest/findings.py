@@ -1,4 +1,4 @@
-"""The findings of a self-test, from the load's messages and the samples taken meanwhile."""
+"""Computes a self-test's findings from the load's messages and the samples; formats them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +21,20 @@ from chopperd.selftest.protocol import LoadLog, Phase, Ready
 from chopperd.selftest.verdict import Ratio, Verdict, verdict
 from chopperd.units import NS_PER_MS, TimeTriple
 
-#: Sensors whose changes are looked at, as columns of a `GpuSamples`.
+#: Sensors whose changes are timed, as columns of a `GpuSamples`.
 SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")
 _MIN_CHANGES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandFigures:
-    """What one operand's phases show; None where nothing was sampled.
+    """Means over one operand's phases; None where nothing was sampled.
 
     Attributes:
-        products_count: How many were timed.
-        product_ns: Mean time of one.
+        products_count: Number of products timed.
+        product_ns: Mean time of a product.
         clock_mhz, power_w: Means over the timed part of the phases.
-        samples_count: Samples of the clock that these rest on.
+        samples_count: Number of samples of the clock.
         cause_ratio: By label, the share of samples in which the driver reported this limit;
             "unknown" where it could not be read.
     """
@@ -49,16 +49,16 @@ class OperandFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """A whole self-test.
+    """The findings of a self-test.
 
     Attributes:
         gpu: Which GPU was sampled.
-        ready: What computed, and with what.
-        backend, driver, simulated: What sampled.
-        asked_hz, kept_hz: Rates of sampling; None where there are no samples.
+        ready: The load's device, torch, data type and matrix size.
+        backend, driver, simulated: Back end that sampled, its driver, whether it is simulated.
+        asked_hz, kept_hz: Requested and achieved sampling rate; None where not known.
         verdict: Whether the clock explains the time.
-        operands: Of "zeros" and "random".
-        clock_lag, power_lag: How much later than load on/off they show it.
+        operands: Figures of "zeros" and "random".
+        clock_lag, power_lag: How much later than the load's on/off the sensors show it.
         change_ns: By sensor, the median time between two changes of its value as sampled, which
             can't be less than the sampling period; None where it changed seldom.
     """
@@ -78,7 +78,7 @@ class Findings:
 
 
 def findings(log: LoadLog, samples: SampleSet, gpu: str) -> Findings:
-    """Everything about the GPU of this label."""
+    """Compute all findings about the GPU of this label."""
     own = next(each for each in samples.gpus if each.gpu.gpu == gpu)
     t_ns = mono_from_unix(own.t_unix_ns, samples.triples)
     return Findings(
@@ -101,7 +101,7 @@ def findings(log: LoadLog, samples: SampleSet, gpu: str) -> Findings:
 
 
 def mono_from_unix(t_unix_ns: Int64s, triples: Sequence[TimeTriple]) -> Int64s:
-    """CLOCK_MONOTONIC of Unix times, by the triples that they were made with."""
+    """Convert Unix times to CLOCK_MONOTONIC, ns, by the triples they were made with."""
     if not len(t_unix_ns):
         return np.zeros(0, np.int64)
     unix_ns = np.array([each.unix_ns for each in triples], np.int64)
@@ -143,7 +143,7 @@ def _cause_ratios(causes: Int64s) -> dict[str, float]:
 
 
 def _lag(log: LoadLog, t_ns: Int64s, values: Float64s, what: str) -> LagEstimate:
-    """How late a sensor shows load on and off, from the pulses alone."""
+    """Estimate how late a sensor shows load on and off, from the pulses alone."""
     on = Intervals(
         start_ns=np.array(log.pulses.start_mono_ns, np.int64),
         end_ns=np.array(log.pulses.end_mono_ns, np.int64),
@@ -169,12 +169,12 @@ _UNKNOWN: Final = "-"
 
 
 def encode_findings(found: Findings) -> bytes:
-    """The findings as indented JSON; what is not known is null."""
+    """Encode the findings as indented JSON; values not known are null."""
     return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
 
 
 def render_findings(found: Findings) -> Group:
-    """The findings as something a rich console prints."""
+    """Format the findings for a rich console."""
     verdict, ready = found.verdict, found.ready
     mark = ["SIMULATED: the clocks come from a simulation, not from hardware"]
     lines = [
@@ -260,7 +260,7 @@ def _behind(lag: LagEstimate) -> str:
 
 
 def phase_words(operand: str, round_number: int) -> str:
-    """What begins now, for whoever waits."""
+    """Describe the phase that begins now, for a progress line."""
     if operand == "pulses":
         return "load on and off"
     return f"{operand}, round {round_number + 1}"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 _NS_PER_S: Final = 1_000_000_000
-#: A batch of products is timed as one: what a launch costs does not show in it.
+#: Length of a batch of products, which is timed as one so that launch costs do not show.
 _BATCH_S: Final = 0.05
 _LARGEST: Final = 8192
 _MULTIPLE: Final = 512
@@ -28,16 +28,16 @@ class _Products(Protocol):
     """Matrix products on one device."""
 
     def multiply(self, operand: str, count: int) -> None:
-        """Start so many products of this operand."""
+        """Start this many products of this operand, without waiting."""
         ...
 
     def finish(self) -> None:
-        """Wait until all that were started are done."""
+        """Wait until all started products are done."""
         ...
 
 
 class _Options(NamedTuple):
-    """The command line, as `protocol.LoadPlan.to_argv` writes it."""
+    """The command line options, as `protocol.LoadPlan.to_argv` writes them."""
 
     device: str
     uuid: str | None
@@ -49,7 +49,7 @@ class _Options(NamedTuple):
 
 
 def main(argv: list[str]) -> int:
-    """Run the load; the exit status."""
+    """Run the load and print its messages; return the exit status (3: no load)."""
     options = _options(argv)
     try:
         products = _open(options)
@@ -78,7 +78,7 @@ def _options(argv: list[str]) -> _Options:
 
 
 def _phase(products: _Products, operand: str, number: int, batch: int, options: _Options) -> None:
-    """Warm up, then time batches; says so before and after."""
+    """Warm up, then time batches; print a message before and after."""
     _say(event="begin", operand=operand, round=number)
     _run(products, operand, batch, options.warm_up_s)
     edges = _run(products, operand, batch, options.seconds)
@@ -86,7 +86,7 @@ def _phase(products: _Products, operand: str, number: int, batch: int, options: 
 
 
 def _run(products: _Products, operand: str, batch: int, seconds: float) -> list[int]:
-    """Products for so long; when each batch ended, the first start before them."""
+    """Run products for this many seconds; return the first start and each batch's end, ns."""
     edges = [time.monotonic_ns()]
     until_ns = edges[0] + int(seconds * _NS_PER_S)
     while edges[-1] < until_ns:
@@ -97,7 +97,7 @@ def _run(products: _Products, operand: str, batch: int, seconds: float) -> list[
 
 
 def _pulses(products: _Products, batch: int, options: _Options) -> None:
-    """Load on and off, so that the clock's and the power's lag show."""
+    """Switch the load on and off, so that the lag of clock and power shows; print the times."""
     _say(event="begin", operand="pulses", round=0)
     starts, ends = [], []
     for number in range(options.pulses):
@@ -111,7 +111,7 @@ def _pulses(products: _Products, batch: int, options: _Options) -> None:
 
 
 def _batch_count(products: _Products) -> int:
-    """How many products take about `_BATCH_S`."""
+    """Measure how many products take about `_BATCH_S`."""
     for operand in ("zeros", "random"):  # the first ones set the library up, which takes long
         products.multiply(operand, 3)
         products.finish()
@@ -127,12 +127,12 @@ def _batch_count(products: _Products) -> int:
 
 
 def _open(options: _Options) -> _Products:
-    """The products on the device that was asked for; says which.
+    """Prepare the products on the requested device, and print which device it is.
 
     Raises:
         ImportError: There is no torch.
         LookupError: torch does not see the GPU.
-        RuntimeError: torch can't use it.
+        RuntimeError: torch can't use the device.
     """
     importlib.import_module("torch")
     return _cpu() if options.device == "cpu" else _cuda(options.uuid)
@@ -172,7 +172,7 @@ def _cuda(uuid: str | None) -> _Products:
 
 
 def _uuids() -> list[str | None]:
-    """The UUIDs of torch's devices; None each where this torch does not say."""
+    """Return the UUIDs of torch's devices; None for each whose UUID torch does not report."""
     import torch  # noqa: PLC0415 - its absence is reported as a line
 
     found: list[str | None] = []
@@ -183,12 +183,12 @@ def _uuids() -> list[str | None]:
 
 
 def _index_of(uuid: str | None, found: list[str | None]) -> int:
-    """Which of torch's devices the driver's UUID names; the first where none was asked for.
+    """Return the index of torch's device with this driver UUID; 0 where no UUID is given.
 
     torch writes a UUID without the driver's "GPU-". Where it gives none, the only device is taken.
 
     Raises:
-        LookupError: None is it.
+        LookupError: No device of torch has this UUID.
     """
     if uuid is None or found == [None]:
         return 0
@@ -200,13 +200,13 @@ def _index_of(uuid: str | None, found: list[str | None]) -> int:
 
 
 def _size(free_bytes: int) -> int:
-    """Rows and columns of matrices that leave most of the memory free."""
+    """Return the rows of square matrices that leave most of the memory free."""
     fits = int((free_bytes * _MEMORY_RATIO / (3 * 2)) ** 0.5)
     return max(_MULTIPLE, min(_LARGEST, fits // _MULTIPLE * _MULTIPLE))
 
 
 def _made(operands: "dict[str, object]", finish: Callable[[], object]) -> _Products:
-    """Products of the operands by themselves, into one matrix that is there already."""
+    """Make products of each operand with itself, into one preallocated matrix."""
     import torch  # noqa: PLC0415 - its absence is reported as a line
 
     result = torch.empty_like(operands["zeros"])
@@ -228,7 +228,7 @@ def _ready(*, device: str, torch_version: str, dtype: str, size: int) -> None:
 
 
 def _say(**values: object) -> None:
-    """One line of the protocol."""
+    """Print one line of the protocol."""
     print(json.dumps(values), flush=True)
 
 

@@ -11,7 +11,7 @@ from chopperd.errors import BackendUnavailableError
 
 
 class Ready(msgspec.Struct, frozen=True, tag_field="event", tag="ready"):
-    """The load can begin: on which device, with which products."""
+    """Message: the load is ready, on this device, with this data type and matrix size."""
 
     device: str
     torch: str
@@ -20,24 +20,24 @@ class Ready(msgspec.Struct, frozen=True, tag_field="event", tag="ready"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="event", tag="failed"):
-    """There is no load, and why."""
+    """Message: there is no load, for this reason."""
 
     reason: str
 
 
 class Begin(msgspec.Struct, frozen=True, tag_field="event", tag="begin"):
-    """A phase begins with its warm-up."""
+    """Message: a phase begins with its warm-up."""
 
     operand: str
     round: int
 
 
 class Phase(msgspec.Struct, frozen=True, tag_field="event", tag="phase"):
-    """A phase is over.
+    """Message: a phase is over; has its times.
 
     Attributes:
         operand: "zeros" or "random".
-        round: Which turn, from 0.
+        round: Number of the round, from 0.
         products_a_batch: Matrix products between two edges.
         edge_mono_ns: CLOCK_MONOTONIC of the first batch's start and of each batch's end.
     """
@@ -49,14 +49,14 @@ class Phase(msgspec.Struct, frozen=True, tag_field="event", tag="phase"):
 
 
 class Pulses(msgspec.Struct, frozen=True, tag_field="event", tag="pulses"):
-    """When the load was on while it went on and off, CLOCK_MONOTONIC."""
+    """Message: start and end of each pulse of load, CLOCK_MONOTONIC in ns."""
 
     start_mono_ns: list[int]
     end_mono_ns: list[int]
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="event", tag="done"):
-    """All phases are over."""
+    """Message: all phases are over."""
 
 
 Said: TypeAlias = Ready | Failed | Begin | Phase | Pulses | Done
@@ -65,10 +65,10 @@ _DECODER: Final[msgspec.json.Decoder[Said]] = msgspec.json.Decoder(Said)
 
 
 def decoded(line: str) -> Said:
-    """The message of a line.
+    """Decode a line that the load printed.
 
     Raises:
-        BackendUnavailableError: It is no line of the load's.
+        BackendUnavailableError: The line is not a message of the load.
     """
     try:
         return _DECODER.decode(line)
@@ -77,7 +77,7 @@ def decoded(line: str) -> Said:
 
 
 class LoadLog(msgspec.Struct, frozen=True, kw_only=True):
-    """All messages of a load that ran to its end."""
+    """The messages of a load that ran to its end."""
 
     ready: Ready
     phases: list[Phase]
@@ -85,7 +85,7 @@ class LoadLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log_of(said: list[Said]) -> LoadLog:
-    """The messages put together.
+    """Collect the messages of a load into its log.
 
     Raises:
         BackendUnavailableError: The load failed, with its reason, or ended early.
@@ -113,11 +113,11 @@ class LoadPlan:
     Attributes:
         device: "cuda", or "cpu" in tests.
         uuid: The driver's UUID of the GPU; None takes torch's first device.
-        rounds: How often both operands have their turn, so that a slow drift (heat) cancels.
+        rounds: How often both operands run in turn, so that a slow drift (heat) cancels.
         warm_up_s: How long each phase runs before it is timed: the clock follows the load late.
         seconds: How long each phase is timed.
         pulses: How often the load goes on and off.
-        pulse_s: The shortest of these pulses.
+        pulse_s: Length of the shortest pulse.
     """
 
     device: str = "cuda"
@@ -130,11 +130,14 @@ class LoadPlan:
 
     @property
     def lasts_s(self) -> float:
-        """About how long it runs, without the start of torch."""
+        """About how long the load runs, s, without the start of torch."""
         return 2 * self.rounds * (self.warm_up_s + self.seconds) + self.pulses * self.pulse_s * 2.6
 
     def to_argv(self, python: str, script: Path = LOAD_SCRIPT) -> list[str]:
-        """The command that starts it. -P: files next to the script must not shadow a module."""
+        """Return the command that runs the load.
+
+        -P: files next to the script must not shadow a module.
+        """
         named = {
             "--device": self.device,
             "--rounds": self.rounds,

@@ -1,4 +1,4 @@
-"""Whether the sampled clock explains how long matrix products took: ratios with their intervals.
+"""Judges whether the sampled clock explains the time of matrix products, by ratios.
 
 A product that only computes takes a number of clock cycles that does not depend on its data. So
 random data, which draw more power and with it a lower clock, must take longer than zeros by the
@@ -16,7 +16,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.selftest.protocol import Phase
 
 BLOCKS_A_PHASE: Final = 5
-#: A block with fewer samples has no mean clock worth the name.
+#: A block with fewer samples has too few for a mean clock: NaN.
 MIN_SAMPLES_A_BLOCK: Final = 5
 #: A clock is reported in steps of at most this (NVIDIA: 15 MHz): its mean may be off by half.
 CLOCK_STEP_MHZ: Final = 15.0
@@ -25,7 +25,7 @@ _T_975: Final = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
 class Outcome(StrEnum):
-    """What the comparison says."""
+    """Result of the comparison."""
 
     AGREES = "agrees"
     TRIVIAL = "agrees, but nothing changed"
@@ -43,7 +43,7 @@ class Ratio:
 
     @property
     def holds_one(self) -> bool:
-        """Whether no difference is inside the interval."""
+        """Whether the interval contains 1, that is, no difference."""
         return self.low_ratio <= 1 <= self.high_ratio
 
 
@@ -52,8 +52,8 @@ class Verdict:
     """The comparison of random data with zeros.
 
     Attributes:
-        outcome: What it says.
-        meaning: The same in words.
+        outcome: The result.
+        meaning: The result in words.
         time: Time of a product, random data over zeros.
         clock: Clock, zeros over random data.
         cycles: Time over clock ratio: 1 where the clock explains the time.
@@ -68,7 +68,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Stretches of one operand's phases.
+    """Means over parts of one operand's phases.
 
     Attributes:
         product_ns: (b,) float64, time of a product.
@@ -80,14 +80,14 @@ class Blocks:
 
 
 def verdict(phases: list[Phase], t_mono_ns: Int64s, clock_mhz: Float64s) -> Verdict:
-    """Compare the operands' times and clocks.
+    """Compare the times and clocks of random data with those of zeros.
 
     Each phase is cut into 5 blocks. Time, clock and their product of a block are taken as
     logarithms, whose means over an operand's blocks are compared by Student's t; the clock's step
     widens what rests on it.
 
     Args:
-        phases: Of both operands.
+        phases: The phases of both operands.
         t_mono_ns: (n,) int64, when the clock was sampled, rising.
         clock_mhz: (n,) float64, NaN where it was not reported.
     """
@@ -122,14 +122,14 @@ def _blocks(phases: list[Phase], operand: str, t_mono_ns: Int64s, clock_mhz: Flo
 
 
 def _mean(t_ns: Int64s, values: Float64s, start_ns: int, end_ns: int) -> float:
-    """Mean of the known values inside; NaN of too few."""
+    """Mean of the known values in `[start_ns, end_ns)`; NaN if there are too few."""
     inside = values[(t_ns >= start_ns) & (t_ns < end_ns)]
     known = inside[~np.isnan(inside)]
     return float(known.mean()) if len(known) >= MIN_SAMPLES_A_BLOCK else float("nan")
 
 
 def _ratio(over: Float64s, under: Float64s, step_ratio: float = 0.0) -> Ratio:
-    """The ratio of the geometric means; `step_ratio` widens it on both sides."""
+    """Compute the ratio of geometric means; `step_ratio` widens its interval on both sides."""
     logs = np.log(over), np.log(under)
     middle = float(logs[0].mean() - logs[1].mean())
     variance = sum(float(each.var(ddof=1)) / len(each) for each in logs)

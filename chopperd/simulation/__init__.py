@@ -1,1 +1,1 @@
-"""Known-truth GPUs and training jobs: a pure function of (seed, preset, start time)."""
+"""Simulated GPUs and training jobs with known truth: a pure function of (seed, preset, start)."""

@@ -1,7 +1,7 @@
-"""The annotations, operators and calls around the kernels of a step: profiler, FSDP, allocator.
+"""Adds the events around a step's kernels: profiler and FSDP annotations, allocator calls.
 
-Each offset is chosen to lie within the time that the host surely has there: a hook's work comes
-before its collective's launch, and launches are at least 37 microseconds apart.
+Each offset is chosen so that the event fits into the host's free time: a hook's work comes before
+its collective's launch, and launches are at least 37 microseconds apart.
 """
 
 from typing import Final
@@ -41,7 +41,7 @@ _CALLS: Final = {
 
 
 def step_template(program: Program, process: RankProcess) -> StepTemplate:
-    """All events that every step of a rank has."""
+    """Build the template of the events that every step of a rank has."""
     events = StepEvents(program, process)
     _step(events)
     events.launches()
@@ -53,7 +53,7 @@ def step_template(program: Program, process: RankProcess) -> StepTemplate:
 
 
 def stall_template(program: Program, process: RankProcess, block: int) -> StepTemplate:
-    """The events of an allocation that failed, waited, freed and was tried again at a block."""
+    """Build the events of an allocation that fails, waits, frees and is tried again at a block."""
     events = StepEvents(program, process, TemplateBuilder())
     times, calls = events.times, _CALLS[process.runtime]
     thread = program.blocks[block].thread
@@ -74,7 +74,7 @@ def stall_template(program: Program, process: RankProcess, block: int) -> StepTe
 
 
 def _step(events: StepEvents) -> None:
-    """The profiler's step, the data loader, the optimizer, the wait for the loss."""
+    """Add the profiler's step, the data loader, the optimizer and the wait for the loss."""
     times, program = events.times, events.program
     kernels = range(len(program.kernels))
     main = Thread.MAIN
@@ -137,7 +137,7 @@ def _fsdp2_reduce(events: StepEvents, kernel: int, suffix: str) -> None:
 
 
 def _fsdp2_layer(events: StepEvents, section: Section) -> None:
-    """A layer's hooks; the gather of the next one lies inside them."""
+    """Add a layer's hooks; the gather of the next layer lies inside them."""
     program, times = events.program, events.times
     direction, unit = section.name.split()
     kernels = _kernels_of(program, section)
@@ -177,7 +177,7 @@ def _fsdp1(events: StepEvents) -> None:
 
 
 def _fsdp1_limiter(events: StepEvents, block: int) -> None:
-    """The host waits until an earlier unit has been freed, so that few are in flight."""
+    """Add the host's wait until an earlier unit was freed, so that few are in flight."""
     times, thread = events.times, events.program.blocks[block].thread
     span = times.came(block, 27 * _US), times.released(block, 44 * _US)
     events.annotate(f"{_V1}rate_limiter", *span, thread)

@@ -1,4 +1,4 @@
-"""How a node's GPUs go from one step to the next: clock, power, heat, limits, as step functions."""
+"""Evolves a node's GPUs from step to step: clock, power, heat, limits, as step functions."""
 
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -36,14 +36,14 @@ _INITIAL_KEY: Final = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """Everything that the future of a node depends on, at the start of a step; (gpus,) each.
+    """State of a node at the start of a step, which determines its future; (gpus,) each.
 
     Attributes:
         step: Number of the step that comes next.
-        free_ns: When each GPU has ended the step before.
-        clock_mhz, temperature_c: At that time.
+        free_ns: When each GPU ended the step before, Unix ns.
+        clock_mhz, temperature_c: Clock and temperature at that time.
         cause_bits: The limit last in force, or 0.
-        energy_j: Counter. limited_ns: (counted limits, gpus) counters. busy_ns: Counter.
+        energy_j, busy_ns: Counters. limited_ns: (counted limits, gpus) counters.
     """
 
     step: int
@@ -58,7 +58,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """What the GPUs did in one step, cell by cell; cells of no length occur.
+    """What the GPUs did in one step: clock, power, limits, by cell; a cell may have no length.
 
     Attributes:
         edges_ns: (cells+1, gpus) int64, never falling.
@@ -75,13 +75,13 @@ class Cells:
 
     @property
     def length_ns(self) -> Int64s:
-        """(cells, gpus)."""
+        """Length of each cell in ns, (cells, gpus)."""
         return np.diff(self.edges_ns, axis=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
-    """One step played: timing (None on an idle node), cells, and the state it began with."""
+    """A simulated step: the state before it, its timing (None on an idle node), and its cells."""
 
     before: NodeState
     timing: StepTiming | None
@@ -91,7 +91,7 @@ class StepRun:
 def initial_state(
     silicon: Silicon, program: Program | None, *, seed: int, start_unix_ns: int
 ) -> NodeState:
-    """The state at the start: warmed up by a job of this kind, or by nothing."""
+    """Return the node's state at the start: at the temperature of its job, or of idling."""
     count = len(silicon.static_w)
     activity = _RESTING_ACTIVITY if program is None else _TYPICAL_ACTIVITY
     clock_mhz = silicon.model.idle_mhz if program is None else silicon.model.sm_clock_max_mhz
@@ -111,7 +111,7 @@ def initial_state(
 def run_step(
     silicon: Silicon, program: Program | None, seed: int, state: NodeState
 ) -> tuple[StepRun, NodeState]:
-    """Plays the next step; what happened and the state after it."""
+    """Simulate the next step; return what happened and the state after it."""
     if program is None:
         cells = _idle_cells(silicon, state)
         return StepRun(before=state, timing=None, cells=cells), _after(silicon, state, cells)
@@ -130,7 +130,7 @@ def run_step(
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """One step's play: the activity and targets that went in, what came out."""
+    """A step's activity and clock targets (input), timing and resting clocks (output)."""
 
     activity: Float64s
     targets: ClockTargets
@@ -139,7 +139,7 @@ class _Played:
 
 
 def _job_cells(silicon: Silicon, program: Program, state: NodeState, played: _Played) -> Cells:
-    """Each block of the compute stream is a cell; a rest before it is cut into a few."""
+    """Build a step's cells: one for each compute block, and a few for each rest before one."""
     rows = np.array([i for i, block in enumerate(program.blocks) if not block.collective])
     start, end = played.timing.start_ns[rows], played.timing.end_ns[rows]
     gap = start - np.concatenate((state.free_ns[None], end[:-1]))
@@ -168,7 +168,7 @@ def _job_cells(silicon: Silicon, program: Program, state: NodeState, played: _Pl
 
 
 class _Part(NamedTuple):
-    """Some cells' columns, (cells, gpus) each."""
+    """Columns of some cells, (cells, gpus) each."""
 
     start_ns: Int64s
     clock_mhz: Float64s
@@ -178,7 +178,7 @@ class _Part(NamedTuple):
 
 
 def _rests(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> _Part:
-    """The cells before blocks that the compute stream had to wait for."""
+    """Build the cells before blocks that the compute stream had to wait for."""
     flat, gpus = (-1, gap_ns.shape[1]), gap_ns.shape[1]
     share = np.arange(_GAP_CELLS)[:, None] / _GAP_CELLS
     since = played.timing.start_ns[rows] - gap_ns
@@ -196,7 +196,7 @@ def _rests(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> _
 
 
 def _resting_clock_mhz(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> Float64s:
-    """Mean clock of each part of the rest before a block, (blocks, parts, gpus)."""
+    """Return the mean clock of each part of the rest before a block, (blocks, parts, gpus)."""
     ceiling = played.targets.ceiling_mhz
     part = gap_ns[:, None] / _GAP_CELLS / silicon.model.governor_constant_ns
     order = np.arange(_GAP_CELLS)[:, None]
@@ -215,17 +215,17 @@ def _block_activity(played: _Played, rows: Int64s) -> Float64s:
 
 
 def _limit_bits(silicon: Silicon, played: _Played, rows: Int64s) -> Int64s:
-    """The limit that holds the target of each block down, (blocks, gpus); 0 for none."""
+    """Return the limit that lowers the clock target of each block, (blocks, gpus); 0 for none."""
     held = played.targets.block_mhz[rows] < silicon.model.sm_clock_max_mhz
     by_power = played.targets.power_bound[rows]
     return np.where(held, np.where(by_power, Cause.POWER_CAP.bit, Cause.THERMAL.bit), 0)
 
 
 def _cause_bits(at_top: Bools, limit_bits: Int64s, state: NodeState) -> Int64s:
-    """The limit in force in each cell, (cells, gpus).
+    """Return the limit in force in each cell, (cells, gpus).
 
-    At the highest clock there is none; below it the one that holds the governor's target down;
-    while the clock still rises to an unlimited target, the one that brought it down.
+    At the highest clock there is none; below it the limit that lowers the governor's target; while
+    the clock still rises to an unlimited target, the limit that had lowered it.
     """
     bits = np.concatenate((state.cause_bits[None], np.where(at_top, 0, limit_bits)))
     known = np.concatenate((np.ones_like(at_top[:1]), at_top | (limit_bits > 0)))

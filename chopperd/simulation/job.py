@@ -1,4 +1,4 @@
-"""The kernels of a simulated job's steps as each rank's profiler would record them."""
+"""Computes when the kernels of a simulated step run, as each rank's profiler records them."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ class KernelColumns:
     """A program's kernels as columns, (kernels,) each.
 
     Attributes:
-        block: Index of each kernel's block. place: Its place in the block, from 0.
-        remaining: Launches of the same block that come after its own.
+        block: Index of each kernel's block. place: The kernel's place in the block, from 0.
+        remaining: Number of later launches in the same block.
         clocked_ns, fixed_ns: As in `Kernel`.
-        collective, compute: Whether it is a collective; whether its class is one of compute.
+        collective, compute: Whether the kernel is a collective; whether its class is compute.
     """
 
     block: Int64s
@@ -33,13 +33,13 @@ class KernelColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """One step of one rank.
+    """Kernel times of one step of one rank.
 
     Attributes:
-        step: Its number.
+        step: The step's number.
         launch_ns: (kernels,) start of each kernel's launch call, Unix ns.
-        start_ns, end_ns: (kernels,) on the device.
-        timing: Everything about all ranks' blocks.
+        start_ns, end_ns: (kernels,) start and end on the device, Unix ns.
+        timing: Block times of all ranks.
     """
 
     step: int
@@ -50,7 +50,7 @@ class RankStep:
 
 
 def kernel_columns(program: Program) -> KernelColumns:
-    """The program's kernels as columns."""
+    """Convert a program's kernels to columns."""
     kernels, blocks = program.kernels, program.blocks
     block = np.array([kernel.block for kernel in kernels])
     place = np.arange(len(kernels)) - np.array([blocks[b].first for b in block])
@@ -66,7 +66,7 @@ def kernel_columns(program: Program) -> KernelColumns:
 
 
 def rank_step(columns: KernelColumns, run: StepRun, rank: int, max_mhz: float) -> RankStep:
-    """One rank's kernels of one step.
+    """Compute when each kernel of one rank's step was launched, began and ended.
 
     Raises:
         ValueError: The node runs no job.
@@ -94,7 +94,7 @@ def rank_step(columns: KernelColumns, run: StepRun, rank: int, max_mhz: float) -
 
 
 def _lengths_ns(columns: KernelColumns, timing: StepTiming, rank: int, max_mhz: float) -> Float64s:
-    """T_c·f_max/f + T_m·stretch of each kernel of computation."""
+    """Compute each compute kernel's length in ns: T_c·f_max/f + T_m·stretch."""
     ratio = max_mhz / np.nan_to_num(timing.clock_mhz[columns.block, rank], nan=max_mhz)
     stretch = timing.stretch[columns.block, rank]
     lengths: Float64s = columns.clocked_ns * ratio + columns.fixed_ns * stretch

@@ -1,4 +1,4 @@
-"""The kernels that a simulated training job runs: names, classes, how they use the device."""
+"""Recipes of the kernels of a simulated training job: names, classes, how they use the device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ class Recipe:
     """One kind of kernel.
 
     Attributes:
-        kernel_class: What it does.
+        kernel_class: Class of the kernel, such as GEMM.
         op: The operator that launches it.
         cuda, rocm: Its name on either runtime.
         grid, block: Launch dimensions.
         activity: Switching activity while it runs, 1 for a dense GEMM.
-        clocked: Share of its time, at the highest clock, that scales with the clock.
+        clocked: Share of the kernel's time at the highest clock that scales with the clock.
     """
 
     kernel_class: KernelClass
@@ -33,7 +33,7 @@ class Recipe:
     clocked: float
 
     def name(self, runtime: Runtime) -> str:
-        """The kernel's name as a trace shows it."""
+        """Return the kernel's name as a trace of this runtime shows it."""
         return self.cuda if runtime == "cuda" else self.rocm
 
 

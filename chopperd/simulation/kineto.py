@@ -1,4 +1,4 @@
-"""Kineto traces of a simulated job as torch 2.13 writes them, one a rank, marked as simulated."""
+"""Writes Kineto traces of a simulated job as torch 2.13 does, one a rank, marked as simulated."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -30,7 +30,7 @@ Json = str | int | float | bool | list["Json"] | dict[str, "Json"]
 
 
 def rank_trace(node: SimulatedNode, rank: int, first_step: int, last_step: int) -> Iterator[bytes]:
-    """One rank's trace of the steps `first_step` to `last_step`, both included, piece by piece.
+    """Yield one rank's trace of the steps `first_step` to `last_step` (inclusive) in pieces.
 
     Raises:
         ValueError: The node runs no job, or there is no such rank or step.
@@ -79,7 +79,7 @@ def _steps(
 
 
 def _head(node: SimulatedNode, process: RankProcess, base_ns: int) -> str:
-    """Everything before the events; the properties of the one device that the process sees."""
+    """Return the text before the events, with the properties of the process's one device."""
     gpu = node.gpus[process.rank]
     version = (
         {"cupti_version": 26, "cuda_runtime_version": 12080, "cuda_driver_version": 12080}
@@ -150,7 +150,7 @@ def _properties(gpu: GpuInfo) -> Json:
 
 
 def _names(process: RankProcess, at_us: str) -> str:
-    """The rows that name processes, threads and streams."""
+    """Return the rows that name processes, threads and streams."""
     device = process.device
     entries: list[tuple[str, int, int, str, Json]] = [
         ("process_name", process.pid, 0, "name", "python3"),
@@ -177,7 +177,7 @@ def _names(process: RankProcess, at_us: str) -> str:
 
 
 def _tail(process: RankProcess, begin_us: str, end_us: str, length_ns: int) -> str:
-    """The profiler's own span and marks, and what follows the events."""
+    """Return the profiler's own span and marks, and the end of the file."""
     name = f"rank{process.rank}.pt.trace.json"
     return (
         ',\n  {\n    "ph": "X",\n    "cat": "Trace",\n    "name": "PyTorch Profiler (0)",\n'

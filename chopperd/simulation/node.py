@@ -1,7 +1,6 @@
-"""A simulated node: GPUs under a job, evolved lazily step by step, with bounded memory.
+"""Simulates a node: GPUs under a job, evolved lazily step by step, with bounded memory.
 
-Everything follows from the seed, the preset and the start; reading in another order, or again,
-gives the same values.
+All values follow from the seed, the preset and the start, in whichever order they are read.
 """
 
 from collections import OrderedDict
@@ -30,7 +29,7 @@ from chopperd.simulation.program import Program, build_program
 from chopperd.simulation.track import ClockTruth, Track, build_tracks, joined_truth
 from chopperd.units import NS_PER_S
 
-# What the driver of a simulated GPU answers: the truth through sensors with period and lag.
+# The driver of a simulated GPU: its readings are the truth, seen by sensors with period and lag.
 
 _SENSOR_KEY: Final = 15
 _MEMORY_KEY: Final = 16
@@ -40,10 +39,10 @@ _CHURN_PERIOD_NS: Final = NS_PER_S // 2
 
 
 class Sensors:
-    """The sensors of one GPU, over the tracks that `track_at` gives for a time.
+    """The sensors of one GPU, which read the tracks that `track_at` gives for a time.
 
     Each sensor takes its value at its own update times, a period apart with a phase of its own.
-    Before the start everything was as at the start.
+    Before the start all values are those at the start.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Sensors:
         self._dies = Dies(self._model.dies, rng) if self._model.dies else None
 
     def reading(self, t_ns: int, scope: ReadScope) -> DeviceReading:
-        """What the device answers at a time: all of it, or clock and limits only."""
+        """Return the driver's reading at a time: all fields, or clock and limits only."""
         sensors = self._model.sensors
         seen_ns = self._update_ns(t_ns, sensors.clock_period_ns, 0) - sensors.clock_lag_ns
         seen_ns = max(seen_ns, self._start_ns)
@@ -94,7 +93,7 @@ class Sensors:
         return round(self._track_at(t_ns).clock_mhz_at(t_ns) / step_mhz) * step_mhz
 
     def _die_clocks_mhz(self, t_ns: int) -> tuple[float | None, ...]:
-        """The clock of each compute die at a time, in the clock's steps; empty without dies."""
+        """Return each compute die's clock at a time, in the clock's steps; empty without dies."""
         if self._dies is None:
             return ()
         clock_mhz = np.array([self._track_at(t_ns).clock_mhz_at(t_ns)])
@@ -104,7 +103,7 @@ class Sensors:
         return tuple(None if isnan(each) else each for each in stepped)
 
     def _update_ns(self, t_ns: int, period_ns: int, sensor: int) -> int:
-        """The sensor's last update at or before a time."""
+        """Return the time of a sensor's last update at or before a time."""
         phase_ns = int(self._phase[sensor] * period_ns)
         return (t_ns - phase_ns) // period_ns * period_ns + phase_ns
 
@@ -137,7 +136,7 @@ class Sensors:
         return self._track_at(t_ns).busy_until_ns(t_ns)
 
     def _memory_used_bytes(self, t_ns: int) -> int:
-        """FSDPv1's reserved memory comes and goes in segments; otherwise it is constant."""
+        """Return the memory in use; FSDPv1's varies in segments, otherwise it is constant."""
         if not self._churns:
             return self._used_bytes
         period = (t_ns - self._start_ns) // _CHURN_PERIOD_NS
@@ -150,7 +149,7 @@ def _cause_set(bits: int) -> frozenset[Cause]:
 
 
 def _lowest_mhz(dies_mhz: Sequence[float | None]) -> float | None:
-    """The lowest clock of a die that runs; of those that sleep, the lowest but 0."""
+    """Return the lowest clock of the running dies, else the lowest above 0; None: there is none."""
     reported = [clock_mhz for clock_mhz in dies_mhz if clock_mhz]
     running = [clock_mhz for clock_mhz in reported if clock_mhz > DEEP_SLEEP_MHZ]
     return min(running or reported, default=None)
@@ -160,7 +159,7 @@ _IDENTITY_KEY = 14
 
 
 def gpu_identities(preset: NodePreset, seed: int) -> tuple[GpuInfo, ...]:
-    """The GPUs, in the driver's order; their unique ids depend on the seed."""
+    """Make the preset's GPUs in the driver's order; their UUIDs depend on the seed."""
     rng, model = generator(_IDENTITY_KEY, seed), preset.gpu
     sensors = model.sensors
     return tuple(
@@ -196,7 +195,7 @@ _STEPS_PER_CHECKPOINT: Final = 256
 
 
 class Played(NamedTuple):
-    """One step of all GPUs: what happened, each GPU's track, and the state after it."""
+    """A simulated step of all GPUs: its run, each GPU's track, and the state after it."""
 
     run: StepRun
     tracks: tuple[Track, ...]
@@ -204,7 +203,7 @@ class Played(NamedTuple):
 
 
 class SimulatedNode:
-    """The node that a spec names. Not safe for calls from several threads at once.
+    """The simulated node of a spec. Not safe for calls from several threads at once.
 
     Raises:
         ConfigError: The preset is unknown.
@@ -233,37 +232,37 @@ class SimulatedNode:
 
     @property
     def stored_step_count(self) -> int:
-        """How many steps are in memory; older ones are played again when asked for."""
+        """Number of steps in memory; older ones are simulated again when needed."""
         return len(self._stored)
 
     def reading(
         self, index: int, t_unix_ns: int, scope: ReadScope = ReadScope.FULL
     ) -> DeviceReading:
-        """What the driver would answer for a GPU at a time; before the start, as at the start."""
+        """Return the driver's reading of a GPU at a time; before the start, that at the start."""
         return self._sensors[index].reading(max(t_unix_ns, self.spec.start_unix_ns), scope)
 
     def truth(self, index: int, start_unix_ns: int, end_unix_ns: int) -> ClockTruth:
-        """The true clock of a GPU over (at least) a time that does not begin before the start."""
+        """Return a GPU's true clock over (at least) a time that does not begin before the start."""
         tracks = [self.track(index, start_unix_ns)]
         while tracks[-1].end_ns < end_unix_ns:
             tracks.append(self.track(index, tracks[-1].end_ns))
         return joined_truth(tracks)
 
     def track(self, index: int, t_unix_ns: int) -> Track:
-        """All that is true of a GPU around a time that is not before the start."""
+        """Return the GPU's track that contains a time, which must not be before the start."""
         return self._played_at(index, t_unix_ns).tracks[index]
 
     def steps(self, first: int, last: int) -> Iterator[StepRun]:
-        """The steps `first` to `last`, both included, one by one."""
+        """Yield the steps `first` to `last`, both included."""
         for step in range(first, last + 1):
             yield self._played(step).run
 
     def step_at(self, t_unix_ns: int) -> int:
-        """The number of the step that GPU 0 is in at a time; before the start, the first."""
+        """Return the number of GPU 0's step at a time; before the start, the first."""
         return self._played_at(0, max(t_unix_ns, self.spec.start_unix_ns)).run.before.step
 
     def _played_at(self, index: int, t_ns: int) -> Played:
-        """The step that a GPU is in at a time."""
+        """Return the step that a GPU is in at a time, simulating it if it is not in memory."""
         for played in reversed(self._stored.values()):
             if played.tracks[index].start_ns <= t_ns < played.tracks[index].end_ns:
                 return played
@@ -280,7 +279,7 @@ class SimulatedNode:
     def _evolved(
         self, is_before: Callable[[NodeState], bool], reaches: Callable[[Played], bool]
     ) -> Played:
-        """Play on from the latest known state before the goal until a step reaches it."""
+        """Simulate steps from the latest known state before the goal until one reaches it."""
         known = [*self._checkpoints, *(played.after for played in self._stored.values())]
         state = max(filter(is_before, known), key=lambda each: each.step)
         while True:

@@ -1,4 +1,4 @@
-"""How clock, power and temperature hang together: formulas over columns, one row a GPU.
+"""Formulas that relate clock, power and temperature, over columns with one row a GPU.
 
 Dynamic power is proportional to V²·f·activity, with a voltage that rises linearly with the clock.
 """
@@ -20,7 +20,7 @@ _BISECTIONS: Final = 40
 
 
 def switching_ratio(clock_ratio: Float64s) -> Float64s:
-    """V²·f relative to its value at the highest clock, for clocks relative to it."""
+    """Compute V²·f relative to its value at the highest clock, for clocks relative to it."""
     voltage = _VOLTAGE_AT_ZERO + (1 - _VOLTAGE_AT_ZERO) * clock_ratio
     ratio: Float64s = voltage * voltage * clock_ratio
     return ratio
@@ -28,11 +28,11 @@ def switching_ratio(clock_ratio: Float64s) -> Float64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silicon:
-    """The GPUs of one node, which differ a little though they are one product.
+    """The physical constants of a node's GPUs, which vary a little around their model's.
 
     Attributes:
-        model: The product.
-        dynamic_w, static_w, resistance_c_per_w: (gpus,) each GPU's own.
+        model: The GPU model.
+        dynamic_w, static_w, resistance_c_per_w: (gpus,) as in the model, but for each GPU.
     """
 
     model: GpuModel
@@ -41,22 +41,22 @@ class Silicon:
     resistance_c_per_w: Float64s
 
     def resting_w(self, temperature_c: Float64s) -> Float64s:
-        """Power that does not depend on the clock: static and leakage, W."""
+        """Compute the power that does not depend on the clock: static and leakage, W."""
         return self.static_w + self.model.leakage_w_per_c * (temperature_c - _LEAKAGE_FROM_C)
 
     def power_w(self, clock_mhz: Float64s, activity: Float64s, resting_w: Float64s) -> Float64s:
-        """Board power, (..., gpus) W."""
+        """Compute the board power, (..., gpus) W."""
         switching = switching_ratio(clock_mhz / self.model.sm_clock_max_mhz)
         return resting_w + self.dynamic_w * activity * switching
 
     def capped_clock_mhz(self, activity: Float64s, resting_w: Float64s) -> Float64s:
-        """The highest clock at which power stays within the limit, (..., gpus) MHz."""
+        """Compute the highest clock at which power stays within the limit, (..., gpus) MHz."""
         budget = (self.model.power_limit_w - resting_w) / (self.dynamic_w * activity)
         share = np.interp(budget, switching_ratio(_SHARES), _SHARES)
         return self.model.sm_clock_max_mhz * share
 
     def cooled_clock_mhz(self, temperature_c: Float64s) -> Float64s:
-        """The highest clock that the temperature allows, (gpus,) MHz."""
+        """Compute the highest clock that the temperature allows, (gpus,) MHz."""
         excess_c = np.maximum(0.0, temperature_c - self.model.slowdown_c)
         allowed = self.model.sm_clock_max_mhz - self.model.slowdown_mhz_per_c * excess_c
         return np.maximum(_LOWEST_SHARE * self.model.sm_clock_max_mhz, allowed)
@@ -64,14 +64,14 @@ class Silicon:
     def temperature_c(
         self, initial_c: Float64s, power_w: Float64s, elapsed_ns: Float64s
     ) -> Float64s:
-        """Temperature after a time at constant power: a first-order response."""
+        """Compute the temperature after a time at constant power: a first-order response."""
         settled = self.model.inlet_c + self.resistance_c_per_w * power_w
         return settled + (initial_c - settled) * np.exp(
             -elapsed_ns / self.model.thermal_constant_ns
         )
 
     def settled_temperature_c(self, activity: float) -> Float64s:
-        """Where the temperature settles under a constant activity, governor included, (gpus,)."""
+        """Compute the temperature reached under constant activity, governor included, (gpus,)."""
         low = np.full_like(self.static_w, self.model.inlet_c)
         high = np.full_like(self.static_w, 150.0)
         for _ in range(_BISECTIONS):
@@ -91,7 +91,7 @@ class Silicon:
 
 
 def draw_silicon(preset: NodePreset, seed: int) -> Silicon:
-    """The GPUs that this seed gives: a few percent of spread, and the cooling fault."""
+    """Draw the GPUs of a seed: a few percent of spread, and the preset's cooling fault."""
     rng, count, model = generator(_SILICON_KEY, seed), preset.gpu_count, preset.gpu
     resistance = model.thermal_resistance_c_per_w * rng.normal(1.0, 0.04, count)
     if preset.badly_cooled is not None:

@@ -1,4 +1,4 @@
-"""The GPU models and jobs that a simulated node can be made of: constants only.
+"""The GPU models and jobs of the simulation: constants, and the dies of a GPU.
 
 The figures are chosen to resemble the product they are named after under a training job; they are
 not measurements.
@@ -18,20 +18,20 @@ from chopperd.units import NS_PER_MS, NS_PER_S
 
 
 def generator(*key: int) -> np.random.Generator:
-    """A random stream of its own for each key; equal keys give equal streams."""
+    """Make a random generator from a key; equal keys give equal streams."""
     return np.random.Generator(np.random.PCG64(list(key)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
-    """Which simulated node: everything about it follows from the first three.
+    """The choice of a simulated node: the first three fields determine all its values.
 
     Attributes:
-        seed, preset, start_unix_ns: Which course of events, on which node, from when.
-        host: What the job's processes call the machine.
-        pids: Real processes in place of the job's ranks, in their order: the back end lists them
-            and the traces have their numbers, so that a rank's GPU is found as of any job. Without
-            any the traces name it themselves, as the job hook writes it.
+        seed, preset, start_unix_ns: Seed of all random draws, name of the node's preset, start.
+        host: Host name that the job's processes report.
+        pids: Real processes that act as the job's ranks, by rank: the back end lists them and the
+            traces have their pids, so that a rank's GPU is found as for any job. If empty, the
+            traces name the GPU themselves, as the job hook writes it.
     """
 
     seed: int = 0
@@ -41,15 +41,15 @@ class SimulationSpec:
     pids: tuple[int, ...] = ()
 
     def to_json(self) -> str:
-        """The spec as it travels on a command line."""
+        """Encode the spec as JSON for a command line."""
         return msgspec.json.encode(self).decode()
 
     @staticmethod
     def from_json(text: str) -> "SimulationSpec":
-        """The spec that `to_json` wrote.
+        """Decode a spec from the JSON of `to_json`.
 
         Raises:
-            ConfigError: It is not what `to_json` writes.
+            ConfigError: The text is not a spec.
         """
         try:
             return msgspec.json.decode(text, type=SimulationSpec)
@@ -70,10 +70,10 @@ class DieModel:
     mean.
 
     Attributes:
-        count: How many the driver has room for.
-        spread_ratio: The running ones are up to this far above the governing one.
-        tremble_ratio: Deviation about their means, within a second, of those above it.
-        gated: Numbers of those that are switched off. absent: Numbers without a die.
+        count: Number of dies in the driver's table.
+        spread_ratio: The running dies' clocks are up to this share above the governing one's.
+        tremble_ratio: Standard deviation of the higher clocks about their means within a second.
+        gated: Numbers of the dies that are switched off. absent: Numbers without a die.
         turn_ns: Time after which the next running die governs; 0: it is always the same.
     """
 
@@ -86,16 +86,16 @@ class DieModel:
 
     @property
     def running(self) -> tuple[int, ...]:
-        """The others, rising."""
+        """Numbers of the dies that are neither gated nor absent, rising."""
         return tuple(sorted(set(range(self.count)) - {*self.gated, *self.absent}))
 
 
 class Dies:
-    """The dies of one GPU, a function of time and of the true clock.
+    """The clocks of one GPU's dies, as a function of time and of the true clock.
 
     Args:
-        model: How they hang together.
-        rng: Drawn from once, here.
+        model: Number and spread of the dies.
+        rng: Draws the dies' constants, in the constructor only.
     """
 
     def __init__(self, model: DieModel, rng: np.random.Generator) -> None:
@@ -108,14 +108,14 @@ class Dies:
         self._phase: Float64s = rng.uniform(0.0, 2 * np.pi, shape)
 
     def governing(self, t_ns: Int64s) -> Int64s:
-        """The number of the die that governs at each time."""
+        """Return the number of the die that governs at each time."""
         turned = (int(self._above.argmin()) + self._turns(t_ns)) % len(self._above)
         return np.array(self._model.running, np.int64)[turned]
 
     def clocks_mhz(self, clock_mhz: Float64s, t_ns: Int64s) -> Float64s:
-        """(n, count) their clocks where the true one is `clock_mhz`, (n,), at `t_ns`, (n,).
+        """Compute the dies' clocks, (n, count), for true clocks `clock_mhz`, (n,), at `t_ns`, (n,).
 
-        0 of those that are off, NaN of numbers without a die.
+        0 for dies that are off, NaN for numbers without a die.
         """
         running = len(self._above)
         place = (np.arange(running) - self._turns(t_ns)[:, None]) % running
@@ -131,7 +131,7 @@ class Dies:
         return t_ns // turn_ns if turn_ns else np.zeros_like(t_ns)
 
     def _tremble(self, t_ns: Int64s) -> Float64s:
-        """(n, running): some waves each, of no common period."""
+        """Compute each die's relative deviation, (n, running): some waves of no common period."""
         within = t_ns[:, None, None] % self._period_ns / self._period_ns
         waves = np.sin(2 * np.pi * within + self._phase)
         height = self._model.tremble_ratio * np.sqrt(2 / _WAVES)
@@ -145,11 +145,11 @@ DataParallel = Literal["fsdp1", "fsdp2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorModel:
-    """How a driver's sensors see the device.
+    """How a driver's sensors sample the device.
 
     Attributes:
         clock_period_ns, clock_lag_ns: The clock (and the limits with it) is taken once a period
-            and shows what was `clock_lag_ns` earlier.
+            and shows the value of `clock_lag_ns` earlier.
         power_period_ns, power_window_ns: Power is taken once a period, as the mean of a window.
         energy_period_ns, energy_step_j: The energy counter moves once a period, in whole steps.
         activity_window_ns: The busy share is taken over this window, once a window.
@@ -166,7 +166,7 @@ class SensorModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """A GPU product: what its driver says of it, and how clock, power and heat hang together.
+    """A GPU product: its driver's facts, and the constants of clock, power and heat.
 
     Attributes:
         static_w: Power at 30 C with nothing running; `leakage_w_per_c` comes on top per degree.
@@ -206,7 +206,7 @@ class JobModel:
 
     Attributes:
         framework: FSDPv1 or FSDPv2.
-        runtime: Whose kernels and runtime calls it shows.
+        runtime: Runtime whose kernel and call names the traces show.
         layer_count: Transformer layers, one FSDP unit each.
         work_scale: Factor on all kernel times.
     """
@@ -309,10 +309,10 @@ PRESETS: Final[Mapping[str, NodePreset]] = {
 
 
 def node_preset(name: str) -> NodePreset:
-    """The preset of this name.
+    """Return the preset of this name.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no preset of this name.
     """
     if name not in PRESETS:
         raise ConfigError([f"simulation preset {name!r} is unknown: one of {', '.join(PRESETS)}"])

@@ -11,7 +11,7 @@ from chopperd.model.kinds import KernelClass
 from chopperd.simulation.kernels import RCCL_KERNEL, RECIPES, Recipe
 from chopperd.simulation.presets import JobModel, Runtime
 
-#: Between kernels of a block the stream rests this long.
+#: Pause of the stream between kernels of a block.
 KERNEL_GAP_NS: Final = 1_500
 #: The host needs this long for each launch, and this long more for an FSDP hook.
 LAUNCH_NS: Final = 42_000
@@ -21,14 +21,14 @@ _US: Final = 1_000
 
 
 class Thread(StrEnum):
-    """Which host thread launches a kernel."""
+    """The host thread that launches a kernel."""
 
     MAIN = "main"
     AUTOGRAD = "autograd"
 
 
 class Stream(StrEnum):
-    """Which stream a block runs on."""
+    """The stream that a block runs on."""
 
     COMPUTE = "compute"
     ALL_GATHER = "all_gather"
@@ -40,11 +40,11 @@ class Kernel:
     """One device record of a step.
 
     Attributes:
-        recipe: What it is.
+        recipe: The kind of kernel.
         name: As the trace shows it.
         block: Index of its block.
-        clocked_ns: Its time at the highest clock that scales with the clock.
-        fixed_ns: Its time that does not (for a collective: the transfer).
+        clocked_ns: The part of its time that scales with the clock, at the highest clock.
+        fixed_ns: The part that does not (for a collective: the transfer).
         unit: FSDP unit that it serves ("layers.3"; "" for the root); None outside.
     """
 
@@ -58,16 +58,16 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Kernels that run as one.
+    """Kernels that run back to back on one stream, at one clock.
 
     Attributes:
-        stream: Where it runs. thread: Who launches it.
-        first, count: Its kernels.
+        stream: The stream it runs on. thread: The thread that launches it.
+        first, count: Index of its first kernel, and number of kernels.
         clocked_ns, fixed_ns: Sums over its kernels.
         rest_ns: The pauses between them.
         activity: Mean switching activity, by time.
-        after: Blocks that must have ended before it may start, its stream's last one apart.
-        host_ns: What the host spends up to and including its last launch.
+        after: Blocks that must end before it may start, besides the one before it on its stream.
+        host_ns: Time that the host spends up to and including the last launch.
         waits_for_end: Block whose end the host awaits before it goes on to this one (FSDPv1's
             rate limiter); None for none.
         may_stall: Whether the host asks the allocator for a large block here (FSDPv1).
@@ -88,12 +88,12 @@ class Block:
 
     @property
     def collective(self) -> bool:
-        """Whether all ranks take part in it together."""
+        """Whether the block is a collective, in which all ranks take part."""
         return self.stream is not Stream.COMPUTE
 
     @property
     def nominal_ns(self) -> float:
-        """Its length at the highest clock with no collective in flight."""
+        """The block's length at the highest clock with no collective in flight, ns."""
         return self.clocked_ns + self.fixed_ns + self.rest_ns
 
 
@@ -139,7 +139,7 @@ class _Builder:
     def compute(
         self, *work: tuple[str, float], after: tuple[int, ...] = (), unit: str | None = None
     ) -> int:
-        """Adds a block of (recipe, microseconds at the highest clock); its index."""
+        """Add a compute block of (recipe, microseconds at the highest clock); return its index."""
         first = len(self.kernels)
         for key, length_us in work:
             self._kernel(key, length_us * _US * self.job.work_scale, unit)
@@ -176,7 +176,7 @@ class _Builder:
         unit: str,
         limiter: int | None = None,
     ) -> int:
-        """Adds a collective that transfers for so long once all ranks have come; its index."""
+        """Add a collective that transfers for so long once all ranks arrived; return its index."""
         first = len(self.kernels)
         self._kernel(key, length_us * _US * self.job.work_scale, unit)
         is_v1_gather = self.job.framework == "fsdp1" and key == "all_gather"
@@ -199,7 +199,7 @@ class _Builder:
         return self.next - 1
 
     def section(self, name: str, first: int) -> None:
-        """Names the blocks from `first` to the last one added."""
+        """Name the blocks from `first` to the last one added."""
         self.sections.append(Section(name=name, first=first, last=self.next - 1))
 
     def _kernel(self, key: str, length_ns: float, unit: str | None) -> None:
@@ -223,7 +223,7 @@ def _name(recipe: Recipe, runtime: Runtime, *, is_comm: bool) -> str:
 
 
 def build_program(job: JobModel) -> Program:
-    """The job's step: batch, forward with prefetched all-gathers, backward, optimizer."""
+    """Build the job's step: batch, forward with prefetched all-gathers, backward, optimizer."""
     builder = _Builder(job=job)
     ends = _forward(builder)
     builder.thread = Thread.AUTOGRAD
@@ -239,17 +239,17 @@ def build_program(job: JobModel) -> Program:
 
 
 def _unpacked(job: JobModel, *work: tuple[str, float]) -> tuple[tuple[str, float], ...]:
-    """The work with FSDPv2's copy out of the gathered buffer in front; FSDPv1 uses views."""
+    """Return the work after FSDPv2's copy out of the gathered buffer; FSDPv1 uses views."""
     return (("copy_out", 70.0), *work) if job.framework == "fsdp2" else work
 
 
 def _packed(job: JobModel, *work: tuple[str, float]) -> tuple[tuple[str, float], ...]:
-    """The work with FSDPv2's packing of gradients behind it."""
+    """Return the work followed by FSDPv2's packing of gradients."""
     return (*work, ("chunk_cat", 90.0)) if job.framework == "fsdp2" else work
 
 
 def _forward(builder: _Builder) -> list[int]:
-    """Adds the forward pass; the index of each layer's last block, first the root's."""
+    """Add the forward pass; return the index of each layer's last block, the root's first."""
     job = builder.job
     builder.compute(("h2d", 120.0))
     root = builder.collective("all_gather", 2_600.0, Stream.ALL_GATHER, after=(), unit="")
@@ -285,7 +285,7 @@ def _forward_layer(builder: _Builder, wait: tuple[int, ...], unit: str) -> None:
 
 
 def _backward(builder: _Builder, ends: list[int]) -> int:
-    """Adds the backward pass; the index of its last reduce-scatter."""
+    """Add the backward pass; return the index of its last reduce-scatter."""
     job, previous_end = builder.job, ends[-1]
     first = builder.next
     gather = _gather_backward(builder, job.layer_count - 1, (previous_end,), None)

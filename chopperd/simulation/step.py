@@ -1,4 +1,4 @@
-"""Plays one training step on all GPUs at once: when each block ran, and at what clock."""
+"""Simulates one training step on all GPUs at once: when each block ran, and at what clock."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ Floats: TypeAlias = list[float]
 CONTENTION: Final = 0.25
 #: From a launch call to the earliest start on the device.
 LAUNCH_LATENCY_NS: Final = 7_000.0
-#: A clock this close below the highest is at it.
+#: A clock above this share of the highest is set to the highest.
 TOP_RATIO: Final = 0.996
 
 #: From the end of a step on the device to the start of the host's next one.
 SYNC_NS: Final = 90_000.0
-#: What a refused allocation costs the host before it waits for the device.
+#: Time that a refused allocation costs the host before it waits for the device.
 REFUSED_NS: Final = 100_000.0
 _STEP_KEY: Final = 12
 _STALL_PROBABILITY: Final = 0.7
@@ -31,7 +31,7 @@ _STALL_PROBABILITY: Final = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDraws:
-    """What chance gives one step, (gpus,) each unless said.
+    """Random draws of one step, (gpus,) each unless noted.
 
     Attributes:
         loader_ns: Time of the data loader.
@@ -39,7 +39,7 @@ class StepDraws:
         activity: (blocks, gpus) factor on activity.
         transfer: (blocks,) factor on collective transfers.
         stall_block: The block at which the allocator stalls the host; -1 for none.
-        stall_ns: For how long, once the device is idle.
+        stall_ns: Length of the stall once the device is idle.
     """
 
     loader_ns: Float64s
@@ -52,13 +52,13 @@ class StepDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTiming:
-    """When everything of one step happened: (blocks, gpus) int64 Unix ns, or (gpus,).
+    """Times of one step's blocks and host: (blocks, gpus) int64 Unix ns, or (gpus,).
 
     Attributes:
         launch_ns: Last launch call of each block.
-        waited_from_ns: When the host came to the block, before a wait of its own.
-        released_ns: When the rate limiter let it go on, before a stall of its own.
-        start_ns, end_ns: On the device.
+        waited_from_ns: When the host reached the block, before the rate limiter.
+        released_ns: When the rate limiter released the host, before an allocator stall.
+        start_ns, end_ns: Start and end on the device.
         clock_mhz: (blocks, gpus) float64, in the clock's steps; NaN for collectives.
         stretch: (blocks, gpus) float64, factor on fixed times; 1 for collectives.
         host_start_ns, host_end_ns: The host's step, from the data loader to the loss.
@@ -85,12 +85,12 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTargets:
-    """Where the governor takes the clock during one step.
+    """The clocks that the governor aims at during one step.
 
     Attributes:
-        block_mhz: (blocks, gpus) in a block.
+        block_mhz: (blocks, gpus) target in each block.
         ceiling_mhz: (gpus,) between blocks: the highest clock, or what the temperature allows.
-        power_bound: (blocks, gpus) whether the power limit is what holds a block's target down.
+        power_bound: (blocks, gpus) whether the power limit sets a block's target.
     """
 
     block_mhz: Float64s
@@ -100,11 +100,11 @@ class ClockTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestingClocks:
-    """What the clock did while the compute stream had nothing to run.
+    """Clocks while the compute stream had nothing to run.
 
     Attributes:
         before_mhz: (blocks, gpus) the clock at the end of the compute block before each block.
-        after_mhz: (gpus,) at the end of the step.
+        after_mhz: (gpus,) the clock at the end of the step.
         comm_until_ns: (blocks,) Unix ns, until when collectives launched before each block run.
     """
 
@@ -114,7 +114,7 @@ class RestingClocks:
 
 
 def draw_step(program: Program, gpu_count: int, seed: int, step: int) -> StepDraws:
-    """The chances of one step; they depend on the seed and the step's number only."""
+    """Draw the random values of one step; they depend on the seed and the step's number only."""
     rng = generator(_STEP_KEY, seed, step)
     stalling = [index for index, block in enumerate(program.blocks) if block.may_stall]
     chosen = np.full(gpu_count, -1)
@@ -132,7 +132,7 @@ def draw_step(program: Program, gpu_count: int, seed: int, step: int) -> StepDra
 
 
 def clock_targets(silicon: Silicon, activity: Float64s, temperature_c: Float64s) -> ClockTargets:
-    """The governor's targets for blocks of these activities, (blocks, gpus), at a temperature."""
+    """Compute the governor's targets for blocks' activities, (blocks, gpus), and temperatures."""
     capped = silicon.capped_clock_mhz(activity, silicon.resting_w(temperature_c))
     ceiling = silicon.cooled_clock_mhz(temperature_c)
     return ClockTargets(
@@ -141,7 +141,7 @@ def clock_targets(silicon: Silicon, activity: Float64s, temperature_c: Float64s)
 
 
 class StepPlay:
-    """One playing of a step; times inside are float ns since `base_ns`, a list over the GPUs.
+    """Simulates one step; times inside are float ns since `base_ns`, a list over the GPUs.
 
     Plain floats: with eight GPUs they are several times faster here than arrays of eight.
     """
@@ -175,7 +175,10 @@ class StepPlay:
         self._rows = _Rows()
 
     def play(self) -> tuple[StepTiming, RestingClocks]:
-        """Runs the blocks in launch order; what happened, and what the clock did between them."""
+        """Run the blocks in launch order; return their timing and the clocks between them.
+
+        Call it only once, as it uses up the state.
+        """
         rows = self._rows
         for index, block in enumerate(self._program.blocks):
             launch = self._launch(index, block)
@@ -196,7 +199,7 @@ class StepPlay:
         return self._timing(), resting
 
     def _launch(self, index: int, block: Block) -> Floats:
-        """When the host has launched the block."""
+        """Advance the host past the launch of a block; return when that was, for each GPU."""
         self._rows.waited_from.append(self._host)
         if block.waits_for_end is not None:
             self._host = list(map(max, self._host, self._rows.end[block.waits_for_end]))
@@ -211,7 +214,10 @@ class StepPlay:
         return self._host
 
     def _maybe_stall(self, index: int) -> None:
-        """The allocator waits for an idle device, frees what it can, and allocates again."""
+        """Let the host wait in the allocator: for an idle device, then to free and allocate again.
+
+        Only on GPUs for which this block was drawn.
+        """
         for gpu in np.flatnonzero(self._draws.stall_block == index).tolist():
             refused = self._host[gpu] + REFUSED_NS
             idle = max(refused, *(free[gpu] for free in self._free.values()))
@@ -220,7 +226,7 @@ class StepPlay:
             self._host = [*self._host[:gpu], self._stall_end[gpu], *self._host[gpu + 1 :]]
 
     def _ready(self, block: Block, launch: Floats) -> Floats:
-        """When the block starts on each GPU."""
+        """Compute when the block starts on each GPU."""
         ready = self._free[block.stream]
         if max(launch) + LAUNCH_LATENCY_NS > min(ready):
             ready = list(map(max, ready, [at + LAUNCH_LATENCY_NS for at in launch]))
@@ -229,7 +235,7 @@ class StepPlay:
         return ready
 
     def _transfer(self, index: int, block: Block, ready: Floats) -> Floats:
-        """Every rank waits in the kernel until the last has come; then the transfer runs."""
+        """Run a collective, which ends on all ranks at once after the last came; return when."""
         last = max(ready) + block.fixed_ns * float(self._draws.transfer[index])
         self._comm_until = max(self._comm_until, last)
         self._rows.clock.append([math.nan] * len(ready))
@@ -257,7 +263,7 @@ class StepPlay:
         ]
 
     def _towards(self, target: Floats, before: Floats, left: float) -> Floats:
-        """Clocks that have gone from `before` to `target` but for a share that is left."""
+        """Move clocks from `before` to `target` except for a share that is left."""
         highest = self._model.sm_clock_max_mhz
         top = TOP_RATIO * highest
         return [
@@ -266,14 +272,14 @@ class StepPlay:
         ]
 
     def _stretches(self, ready: Floats, nominal_ns: float) -> Floats:
-        """How much longer fixed times get while collectives are in flight."""
+        """Compute the factor by which collectives in flight lengthen fixed times."""
         until = self._comm_until
         if until <= min(ready):
             return [1.0] * len(ready)
         return [1 + CONTENTION * min(max(until - start, 0.0) / nominal_ns, 1.0) for start in ready]
 
     def _rested(self, ready: Floats) -> Floats:
-        """The clock after it drifted to its ceiling while the compute stream had nothing."""
+        """Compute the clock after it drifted to its ceiling while the compute stream was idle."""
         free = self._free[Stream.COMPUTE]
         if ready == free:
             return self._now_mhz
@@ -317,7 +323,7 @@ class StepPlay:
 
 @dataclass(slots=True)
 class _Rows:
-    """What was played so far: one entry a block, each over the GPUs."""
+    """Results of a step so far: one entry a block, each over the GPUs."""
 
     launch: list[Floats] = field(default_factory=list)
     waited_from: list[Floats] = field(default_factory=list)
@@ -331,17 +337,17 @@ class _Rows:
 
 
 def _left_after(constants: float) -> tuple[float, float]:
-    """What is left of a deviation after so many time constants, and on the mean until then."""
+    """Return the share of a deviation left after some time constants, and its mean until then."""
     return math.exp(-constants), -math.expm1(-constants) / constants
 
 
 def _columns(rows: list[Floats]) -> Float64s:
-    """The rows as one array, (blocks, gpus)."""
+    """Convert rows to one array, (blocks, gpus)."""
     count = len(rows) * len(rows[0])
     flat = np.fromiter(chain.from_iterable(rows), np.float64, count)
     return flat.reshape(len(rows), -1)
 
 
 def at_top(clock_mhz: Float64s, max_mhz: float) -> Float64s:
-    """The clock, set to the highest where it is within a fraction of a percent of it."""
+    """Return the clock, set to the highest where it is within 0.4 % of it."""
     return np.where(clock_mhz > TOP_RATIO * max_mhz, max_mhz, clock_mhz)

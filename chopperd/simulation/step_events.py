@@ -1,4 +1,4 @@
-"""Which events a step of a simulated rank leaves in its trace: launches, kernels, annotations."""
+"""Builds the trace events of a simulated rank's step: launches, kernels, annotations."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +18,7 @@ from chopperd.simulation.template import (
     TemplateBuilder,
 )
 
-#: A launch call, and the operator around it: from so long before to so long after its start.
+#: Length of a launch call; the operator around it begins and ends this long before and after.
 _CALL_NS: Final = 6_000
 _OP_BEFORE_NS: Final = 12_000
 _OP_AFTER_NS: Final = 10_000
@@ -44,33 +44,33 @@ _UNIT_ELEMENTS: Final = 872_415_232
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumns:
-    """Where each kind of time lies in the one column that a template is filled from."""
+    """Positions of each kind of time in the one column that fills a template."""
 
     kernels: int
     blocks: int
 
     def launch(self, kernel: int, offset_ns: int = 0) -> Moment:
-        """The start of a kernel's launch call."""
+        """Return the moment when a kernel's launch call starts."""
         return Moment(kernel, offset_ns)
 
     def start(self, kernel: int, offset_ns: int = 0) -> Moment:
-        """A kernel's start on the device."""
+        """Return the moment when a kernel starts on the device."""
         return Moment(self.kernels + kernel, offset_ns)
 
     def end(self, kernel: int, offset_ns: int = 0) -> Moment:
-        """A kernel's end on the device."""
+        """Return the moment when a kernel ends on the device."""
         return Moment(2 * self.kernels + kernel, offset_ns)
 
     def came(self, block: int, offset_ns: int = 0) -> Moment:
-        """When the host came to a block, before any wait."""
+        """Return the moment when the host reached a block, before any wait."""
         return Moment(3 * self.kernels + block, offset_ns)
 
     def released(self, block: int, offset_ns: int = 0) -> Moment:
-        """When the rate limiter let the host go on to a block."""
+        """Return the moment when the rate limiter let the host go on to a block."""
         return Moment(3 * self.kernels + self.blocks + block, offset_ns)
 
     def named(self, which: int, offset_ns: int = 0) -> Moment:
-        """One of `HOST_START`, `LOADED`, `HOST_END`, `STALL_SYNCED`, `STALL_END`."""
+        """Return one of `HOST_START`, `LOADED`, `HOST_END`, `STALL_SYNCED`, `STALL_END`."""
         return Moment(3 * self.kernels + 2 * self.blocks + which, offset_ns)
 
 
@@ -78,7 +78,7 @@ HOST_START, LOADED, HOST_END, STALL_SYNCED, STALL_END = range(5)
 
 
 def time_column(step: RankStep, rank: int) -> Int64s:
-    """The times of one step of a rank, laid out as `TimeColumns` says."""
+    """Return the times of a rank's step in one column, in the order of `TimeColumns`."""
     timing = step.timing
     named = (
         timing.host_start_ns[rank],
@@ -109,23 +109,23 @@ class StepEvents:
 
     @property
     def times(self) -> TimeColumns:
-        """Where times lie."""
+        """The positions of times in the step's time column."""
         return TimeColumns(kernels=len(self.program.kernels), blocks=len(self.program.blocks))
 
     def annotate(
         self, name: str, begin: Moment, end: Moment, thread: Thread, *, numbered: bool = False
     ) -> Id:
-        """Adds a user annotation; its external id."""
+        """Add a user annotation; return its external id."""
         return self._on_host("user_annotation", name, (begin, end), thread, numbered=numbered)
 
     def operator(self, name: str, begin: Moment, end: Moment, thread: Thread) -> Id:
-        """Adds an operator; its external id."""
+        """Add an operator; return its external id."""
         return self._on_host("cpu_op", name, (begin, end), thread)
 
     def runtime_call(
         self, name: str, number: int, span: tuple[Moment, Moment], thread: Thread
     ) -> None:
-        """Adds a runtime call that launches nothing."""
+        """Add a runtime call that launches nothing."""
         correlation = self.builder.new_id()
         kind = "cbid" if self.process.runtime == "cuda" else "cid"
         arguments: dict[str, Argument] = {kind: number, "correlation": correlation}
@@ -133,7 +133,7 @@ class StepEvents:
         self.builder.complete("cuda_runtime", name, row, span, arguments)
 
     def launches(self) -> None:
-        """Adds each kernel with its launch, the operator around it, and the arrow between."""
+        """Add each kernel with its launch, the operator around it, and the arrow between them."""
         for index, kernel in enumerate(self.program.kernels):
             block = self.program.blocks[kernel.block]
             external = self._operators(index, kernel, block)
@@ -206,7 +206,7 @@ class StepEvents:
     def on_device(
         self, name: str, stream: Stream, external: Id, kernels: tuple[int, int], *, numbered: bool
     ) -> None:
-        """Adds the device's row of an annotation: from one kernel to another, and a ns around."""
+        """Add an annotation's device row, from 1 ns before a kernel to 1 ns after another."""
         span = self.times.start(kernels[0], -1), self.times.end(kernels[1], 1)
         self.builder.complete(
             "gpu_user_annotation",
@@ -218,7 +218,7 @@ class StepEvents:
         )
 
     def build(self) -> StepTemplate:
-        """The template of all events added."""
+        """Build the template of all events added."""
         return self.builder.build()
 
     def _on_host(

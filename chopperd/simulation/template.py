@@ -1,4 +1,4 @@
-"""Trace events of one step as one text with holes, filled for each step.
+"""Renders a step's trace events from one text with holes, filled for each step.
 
 The layout is what torch 2.13 writes: one key a line, times in microseconds with three decimals.
 """
@@ -17,14 +17,14 @@ from chopperd.units import NS_PER_US
 
 
 class Moment(NamedTuple):
-    """A time: an entry of the step's time columns, and nanoseconds from it."""
+    """A time: an index into the step's time column, and an offset in ns."""
 
     source: int
     offset_ns: int
 
 
 class Id(NamedTuple):
-    """A number that is unique in the file: this much above the step's first."""
+    """A number that is unique in the file: this far above the step's first id."""
 
     number: int
 
@@ -34,7 +34,7 @@ Argument: TypeAlias = int | float | str | Id | list[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Whose row in a viewer an event is on, as JSON."""
+    """The process and thread (or device and stream) whose row in a viewer shows an event."""
 
     pid: int
     tid: int
@@ -45,10 +45,10 @@ class StepTemplate:
     """The text of a step's events.
 
     Attributes:
-        text: With a hole (`%d`, `%03d`) for each number.
+        text: The events as JSON, with a hole (`%d`, `%03d`) for each number.
         holes: Which number goes into each hole: an index into the pool that `fill` makes.
-        begin_source, begin_offset_ns, end_source, end_offset_ns: (events,) of each event.
-        id_count: How many ids it uses.
+        begin_source, begin_offset_ns, end_source, end_offset_ns: (events,) `Moment` fields.
+        id_count: Number of ids that a step uses.
     """
 
     text: str
@@ -60,7 +60,7 @@ class StepTemplate:
     id_count: int
 
     def fill(self, times_ns: Int64s, *, base_ns: int, first_id: int, step: int) -> str:
-        """The events of one step, with times since `base_ns`, joined by commas."""
+        """Render the events of one step, with times since `base_ns`, joined by commas."""
         begin = times_ns[self.begin_source] + self.begin_offset_ns - base_ns
         length = times_ns[self.end_source] + self.end_offset_ns - base_ns - begin
         pool = np.concatenate(
@@ -86,7 +86,7 @@ class TemplateBuilder:
     id_count: int = 0
 
     def new_id(self) -> Id:
-        """An id that no other event has."""
+        """Return an id that no other event has."""
         self.id_count += 1
         return Id(self.id_count - 1)
 
@@ -100,7 +100,7 @@ class TemplateBuilder:
         *,
         numbered: bool = False,
     ) -> None:
-        """Adds an event with a duration; `numbered` puts the step's number behind the name."""
+        """Add an event with a duration; `numbered` puts the step's number after the name."""
         event = len(self.events)
         self.events.append(span)
         label = _quoted(name)
@@ -118,7 +118,7 @@ class TemplateBuilder:
         )
 
     def flow(self, phase: str, row: Row, at: Moment, number: Id) -> None:
-        """Adds one end of an arrow from a launch ("s") to what it launched ("f")."""
+        """Add one end of an arrow: at a launch ("s"), or at the kernel it launched ("f")."""
         event = len(self.events)
         self.events.append((at, at))
         self.holes.extend(((5, number.number), (0, event), (1, event)))
@@ -130,7 +130,7 @@ class TemplateBuilder:
         )
 
     def build(self) -> StepTemplate:
-        """The template of all events added."""
+        """Build the template of all events added."""
         count = len(self.events)
         starts = np.array([0, count, 2 * count, 3 * count, 4 * count, 4 * count + 1])
         holes = np.array(self.holes, np.int64).reshape(-1, 2)
@@ -183,17 +183,17 @@ class RankProcess:
     streams: dict[Stream, int]
 
     def host(self, thread: Thread) -> Row:
-        """The row of a host thread."""
+        """Return the row of a host thread."""
         above = _AUTOGRAD_TID_ABOVE if thread is Thread.AUTOGRAD else 0
         return Row(pid=self.pid, tid=self.pid + above)
 
     def on_device(self, stream: Stream) -> Row:
-        """The row of a stream."""
+        """Return the row of a stream."""
         return Row(pid=self.device, tid=self.streams[stream])
 
 
 def rank_process(rank: int, runtime: Runtime, pids: Sequence[int] = ()) -> RankProcess:
-    """The process of a rank; `pids` are those of real ones, by rank."""
+    """Make the process of a rank; `pids`: pids of real processes, by rank."""
     cuda = runtime == "cuda"
     numbers = (7, 24, 28) if cuda else (0, 3, 4)
     return RankProcess(

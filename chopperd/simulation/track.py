@@ -1,4 +1,4 @@
-"""What one simulated GPU did over a few steps, as functions of time."""
+"""The state of one simulated GPU over a few steps, as functions of time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class StepFunction:
         object.__setattr__(self, "cumulative", np.concatenate(([0.0], total)))
 
     def cell(self, t_ns: Int64s) -> Int64s:
-        """The index of the cell that holds each time.
+        """Return the index of the cell that holds each time.
 
         Raises:
             ValueError: A time lies outside `[edges_ns[0], edges_ns[-1]]`.
@@ -44,16 +44,16 @@ class StepFunction:
         return np.minimum(at, len(self.value) - 1).astype(np.int64)
 
     def at(self, t_ns: Int64s) -> Float64s:
-        """The value at each time."""
+        """Return the value at each time."""
         return self.value[self.cell(t_ns)]
 
     def until(self, t_ns: Int64s) -> Float64s:
-        """The integral from the first edge to each time, value times ns."""
+        """Integrate from the first edge to each time, value times ns."""
         cell = self.cell(t_ns)
         return self.cumulative[cell] + self.value[cell] * (t_ns - self.edges_ns[cell])
 
     def over(self, intervals: Intervals) -> Float64s:
-        """The integral over each interval, (n,) value times ns."""
+        """Integrate over each interval, (n,) value times ns."""
         return self.until(intervals.end_ns) - self.until(intervals.start_ns)
 
 
@@ -70,7 +70,7 @@ class ClockTruth:
     causes: Int64s
 
     def causes_at(self, t_ns: Int64s) -> Int64s:
-        """The limits in force at each time, (n,) int64 bit set of `Cause`."""
+        """Return the limits in force at each time, (n,) int64 bit set of `Cause`."""
         return self.causes[self.clock.cell(t_ns)]
 
 
@@ -79,10 +79,10 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One GPU from the start of one chunk to the start of the next.
+    """One GPU's true values over consecutive steps, as functions of time.
 
     Attributes:
-        start_ns, end_ns: Where it begins, and where it ends and the next begins.
+        start_ns, end_ns: Start, and end, where the next track starts; Unix ns.
         truth: Clock and limits. power: W. busy: 1 while anything runs.
         limited: For each counted limit, 1 while in force.
         temperature_edges_ns, temperature_c: The temperature at each step's start and at the end;
@@ -103,27 +103,27 @@ class Track:
     busy_ns: int
 
     def clock_mhz_at(self, t_ns: int) -> float:
-        """The true clock at a time on the track."""
+        """Return the true clock at a time on the track, MHz."""
         return float(self.truth.clock.value[self._cell(t_ns)])
 
     def causes_at(self, t_ns: int) -> int:
-        """The limits in force, as bits."""
+        """Return the limits in force at a time, as a bit set of `Cause`."""
         return int(self.truth.causes[self._cell(t_ns)])
 
     def energy_until_j(self, t_ns: int) -> float:
-        """The energy counter, unrounded."""
+        """Return the energy counter at a time, unrounded, J."""
         return self.energy_j + self._until(self.power, t_ns) / NS_PER_S
 
     def busy_until_ns(self, t_ns: int) -> float:
-        """Time that the GPU has been busy."""
+        """Return the busy-time counter at a time, ns."""
         return self.busy_ns + self._until(self.busy, t_ns)
 
     def limited_until_ns(self, cause: Cause, t_ns: int) -> int:
-        """The cumulative time under a counted limit."""
+        """Return the cumulative time under a counted limit at a time, ns."""
         return self.limited_ns[cause] + round(self._until(self.limited[cause], t_ns))
 
     def temperature_at_c(self, t_ns: int) -> float:
-        """The temperature."""
+        """Return the temperature at a time, C."""
         since = self.temperature_edges_ns - self.start_ns
         return float(np.interp(t_ns - self.start_ns, since, self.temperature_c))
 
@@ -132,20 +132,20 @@ class Track:
         return min(found, len(self.truth.causes) - 1)
 
     def _until(self, function: StepFunction, t_ns: int) -> float:
-        """What `StepFunction.until` gives, for one time and without its cost."""
+        """Return `StepFunction.until` for one time, at lower cost."""
         cell = self._cell(t_ns)
         inside_ns = t_ns - int(function.edges_ns[cell])
         return float(function.cumulative[cell]) + float(function.value[cell]) * inside_ns
 
 
 def build_tracks(runs: Sequence[StepRun], after: NodeState) -> tuple[Track, ...]:
-    """Each GPU's track over consecutive steps, which leave the node in state `after`."""
+    """Build each GPU's track over consecutive steps that end in state `after`."""
     columns = _Columns.of(runs, after)
     return tuple(_track(columns, runs[0].before, gpu) for gpu in range(len(after.free_ns)))
 
 
 class _Columns(NamedTuple):
-    """Steps put together, one row a GPU: (gpus, cells), edges (gpus, cells+1)."""
+    """Joined columns of several steps, one row a GPU: (gpus, cells), edges (gpus, cells+1)."""
 
     edges_ns: Int64s
     clock_mhz: Float64s
@@ -196,7 +196,7 @@ def _track(columns: _Columns, first: NodeState, gpu: int) -> Track:
 
 
 def joined_truth(tracks: Sequence[Track]) -> ClockTruth:
-    """The truth over consecutive tracks of one GPU."""
+    """Join the truth of consecutive tracks of one GPU."""
     clocks = [track.truth.clock for track in tracks]
     edges = np.concatenate([*(clock.edges_ns[:-1] for clock in clocks), clocks[-1].edges_ns[-1:]])
     value = np.concatenate([clock.value for clock in clocks])

@@ -1,6 +1,6 @@
-"""One GPU's part of the shared memory as its thread writes it, at every tick.
+"""Writes one GPU's part of the shared memory, in that GPU's thread, at every tick.
 
-The same is written without Python by `native/ticks.c`, into the same words.
+`native/ticks.c` writes the same words without Python.
 """
 
 import mmap
@@ -37,7 +37,7 @@ _NO_DIES: Final = (NO_DIE,) * MOST_DIES
 
 
 class _HeadWord:
-    """A word of the writer's head, as an attribute of the same name."""
+    """Descriptor: reads and writes the word of the same name in the writer's `head`."""
 
     def __set_name__(self, owner: type["GpuWriter"], name: str) -> None:
         self._place = _HEAD_NAMES.index(name.removeprefix("_"))
@@ -53,8 +53,8 @@ class GpuWriter:
     """One GPU's status block and ring of records, written by that GPU's thread only.
 
     Nothing is written once another writer process has taken over, so that a driver call that
-    returns after hours harms nothing. Counts are in a head of its own, taken over from the
-    writer before, and are published with the next record.
+    returns after hours harms nothing. Counts are in a private head, copied from the writer before,
+    and are published with the next record.
 
     Attributes:
         head: The words of the head, in the order of `STATUS`.
@@ -100,17 +100,17 @@ class GpuWriter:
         self._head_words = memoryview(self.head)
 
     def is_current(self) -> bool:
-        """Whether no other writer has taken over."""
+        """Whether no other writer process has taken over."""
         return self._words[_GENERATION] == self._generation
 
     def begin_call(self, now_mono_ns: int, scope: ReadScope) -> None:
-        """Show that a driver call begins, so that a supervisor sees how long it lasts."""
+        """Publish that a driver call begins, so that a supervisor sees how long it lasts."""
         if self._words[_GENERATION] == self._generation:
             self._words[self._call_word + 1] = scope is ReadScope.FULL
             self._words[self._call_word] = now_mono_ns
 
     def end_call(self, span_ns: int, scope: ReadScope) -> None:
-        """Show that the call has returned without a record, and publish the counts."""
+        """Count a call that returned without a record, and publish the counts."""
         self._count_call(span_ns, scope)
         self._publish()
 
@@ -123,7 +123,7 @@ class GpuWriter:
         late_ns: int,
         scope: ReadScope,
     ) -> None:
-        """Add what a call returned as a record, and publish the counts.
+        """Write a reading as a record, count its call, and publish the counts.
 
         Args:
             reading: What was read.
@@ -159,44 +159,44 @@ class GpuWriter:
         self._publish()
 
     def note_failure(self, error: Exception) -> None:
-        """Note that a read has failed as a whole."""
+        """Store the error of a read that failed as a whole, for `read_error`."""
         self._failure = self._written, str(error)
 
     @property
     def read_error(self) -> str | None:
-        """Why the last read failed as a whole; None if it did not. For any thread."""
+        """The error of the last read if it failed as a whole; else None. For any thread."""
         failure = self._failure
         return failure[1] if failure is not None and failure[0] == self._written else None
 
     @property
     def call_started_mono_ns(self) -> int | None:
-        """Start of the driver call in progress; None if there is none; for any thread."""
+        """Start of the driver call in progress; None if there is none. For any thread."""
         return self._words[self._call_word] or None
 
     @property
     def state(self) -> GpuState:
-        """Whether the GPU answers, as last published; for any thread."""
+        """The GPU's state (whether it answers) as last published; for any thread."""
         return GpuState(self._state)
 
     def set_state(self, state: GpuState) -> None:
-        """Publish whether the GPU answers."""
+        """Publish the GPU's state (whether it answers)."""
         self._state = state
         self._publish()
 
     def set_period_ns(self, asked_ns: int, kept_ns: int, pace: Pace = Pace.ASKED) -> None:
-        """Publish the requested period, the one in use, and why."""
+        """Publish the requested period, the period in use, and the reason for it."""
         self._asked_period_ns, self.period_ns, self._pace = asked_ns, kept_ns, pace
         self._publish()
 
     @property
     def written_count(self) -> int:
-        """Records since the ring was made; for any thread."""
+        """Number of records since the ring was made; for any thread."""
         return self._written
 
     def records(self, position: int) -> Records:
-        """The records from a position on, as far as the ring still holds them.
+        """Return the records from number `position` on, as far as the ring still holds them.
 
-        Where they do not wrap they are a view, good until the next `write`.
+        Where they do not wrap they are a view, valid until the next `write`.
         """
         ring = self._ring()
         first = max(position, self._written - self._capacity) % self._capacity
@@ -207,7 +207,7 @@ class GpuWriter:
         return np.concatenate([ring[first:], ring[:end]])
 
     def addresses(self) -> tuple[int, ...]:
-        """The fields of `memory_t` (native.h); valid while the memory is mapped."""
+        """Return the fields of `memory_t` (native.h); valid while the memory is mapped."""
         start: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         return (
             self.head.buffer_info()[0],
@@ -219,7 +219,7 @@ class GpuWriter:
         )
 
     def _ring(self) -> Records:
-        """All of the ring, as a view; drop it soon, else the memory can't be closed."""
+        """Return the whole ring as a view; drop it soon, else the memory can't be closed."""
         return np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
 
     def _count_call(self, span_ns: int, scope: ReadScope) -> None:
@@ -229,16 +229,16 @@ class GpuWriter:
             self.driver_full_ns += span_ns
 
     def _publish(self) -> None:
-        """Write the head of the status block, with no call in progress.
+        """Copy the head into the status block, marking that no call is in progress.
 
-        The call in progress comes first, so that it is over before the counts say so.
+        The call word is copied first, so that the call is over before the counts include it.
         """
         if self._words[_GENERATION] != self._generation:
             return
         self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
 
     def _bits(self, causes: frozenset[Cause] | None) -> int:
-        """The bit set of causes; cached, as this runs at each tick and few sets occur."""
+        """Return the bit set of causes; cached, as this runs at each tick and few sets occur."""
         if causes is None:
             return Cause.UNKNOWN.bit
         bits = self._bits_by_causes.get(causes)
@@ -252,7 +252,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def _values(reading: DeviceReading) -> tuple[float, ...]:
-    """The numbers of a record in the order of `VALUE_COLUMNS`, after the first."""
+    """Return the numbers of a record in the order of `VALUE_COLUMNS`, after the first."""
     return (
         nan if reading.mem_clock_mhz is None else reading.mem_clock_mhz,
         nan if reading.power_w is None else reading.power_w,
@@ -264,7 +264,7 @@ def _values(reading: DeviceReading) -> tuple[float, ...]:
 
 
 def _dies(clocks_mhz: Sequence[float | None]) -> tuple[int, ...]:
-    """The clocks of dies as a record has them, in whole MHz."""
+    """Convert clocks of dies to a record's whole MHz, `MOST_DIES` values; `NO_DIE`: none."""
     if not clocks_mhz:
         return _NO_DIES
     whole = (NO_DIE if mhz is None else min(max(0, round(mhz)), NO_DIE - 1) for mhz in clocks_mhz)
@@ -272,7 +272,7 @@ def _dies(clocks_mhz: Sequence[float | None]) -> tuple[int, ...]:
 
 
 def _limits(reading: DeviceReading) -> Sequence[float]:
-    """The driver's cumulative times in the order of `CAUSES`."""
+    """Return the driver's cumulative limit times in the order of `CAUSES`; NaN: not reported."""
     if not reading.limited_ns:
         return _NO_LIMITS
     limits: list[float] = list(_NO_LIMITS)

@@ -1,4 +1,4 @@
-"""Matches GPUs over time: which slot and label a GPU has after drivers and processes restart."""
+"""Matches GPUs over time, so that slot and label survive restarts of drivers and processes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,7 +8,10 @@ from chopperd.model.devices import GpuInfo
 
 
 def place_of(info: GpuInfo, gpus: Sequence[GpuInfo]) -> int | None:
-    """Position of the same GPU: same UUID, or same index and name if there is no UUID."""
+    """Find the place of the same GPU: same UUID, or same index and name if there is no UUID.
+
+    None if it is not among `gpus`.
+    """
     for place, gpu in enumerate(gpus):
         same = gpu.uuid == info.uuid if info.uuid else gpu.index == info.index
         if same and gpu.name == info.name and bool(gpu.parent) == bool(info.parent):
@@ -19,17 +22,17 @@ def place_of(info: GpuInfo, gpus: Sequence[GpuInfo]) -> int | None:
 def merged_gpus(
     earlier: Sequence[GpuInfo], present: Sequence[GpuInfo], most: int | None = None
 ) -> tuple[GpuInfo, ...]:
-    """GPUs known before in their places with their labels, then new ones while room lasts.
+    """List known GPUs in their places with their labels, then new ones while room lasts.
 
-    A GPU that went away keeps its place and its label; a new one that the driver gives the index
-    of another gets the first free number, so that no label ever names two GPUs. A GPU without a
-    UUID is the one that was at its PCI address or index, and the other way round. A partition that
-    was made where another was has its place.
+    A GPU that went away keeps its place and its label; a new one that the driver gives the index of
+    another gets the first free number, so that no label ever names two GPUs. Where either side has
+    no UUID, GPUs at the same PCI address or index are the same. A new partition takes the place of
+    the one it replaces.
 
     Args:
         earlier: GPUs in their places.
-        present: What the driver lists now; partitions after the card that they are of.
-        most: Room for so many; None: no end.
+        present: GPUs that the driver lists now; partitions after their card.
+        most: Highest number of GPUs; None: no limit.
     """
     merged = list(earlier)
     places = places_of(present, earlier)
@@ -47,10 +50,10 @@ def merged_gpus(
 
 
 def places_of(present: Sequence[GpuInfo], earlier: Sequence[GpuInfo]) -> list[int | None]:
-    """For each GPU present its place among those known before; None for a new one.
+    """Find each present GPU's place among those known before; None for a new one.
 
     Args:
-        present: What the driver lists now.
+        present: GPUs that the driver lists now.
         earlier: GPUs in their places.
     """
     places = [place_of(info, earlier) for info in present]
@@ -68,7 +71,7 @@ def places_of(present: Sequence[GpuInfo], earlier: Sequence[GpuInfo]) -> list[in
 def _may_be(
     info: GpuInfo, gpu: GpuInfo, present: Sequence[GpuInfo], earlier: Sequence[GpuInfo]
 ) -> bool:
-    """Whether a GPU takes the place of one that is not listed by its UUID any more."""
+    """Whether a GPU may be a known one that is not listed by its UUID any more."""
     if info.parent is not None or gpu.parent is not None:
         own, other = _part(info, present), _part(gpu, earlier)
         return own is not None and own == other
@@ -80,7 +83,7 @@ def _may_be(
 
 
 def _part(info: GpuInfo, gpus: Sequence[GpuInfo]) -> tuple[str, str] | None:
-    """Which part of which card a partition is: the card's UUID, and its number there."""
+    """Return a partition's card UUID and number on that card; None where no card is known."""
     card = next((gpu for gpu in gpus if gpu.gpu == info.parent), None)
     return None if card is None or info.parent is None else (card.uuid, _number(info))
 
@@ -90,14 +93,14 @@ def _number(partition: GpuInfo) -> str:
 
 
 def _known_again(before: GpuInfo, now: GpuInfo, labels: dict[str, str]) -> GpuInfo:
-    """What is known of a GPU that was known before: what it says now, if it says who it is."""
+    """Update a known GPU with what the driver reports now, unless that lacks its UUID."""
     if before.uuid and not now.uuid:
         return before
     return replace(_under(now, labels), gpu=before.gpu)
 
 
 def _under(info: GpuInfo, labels: dict[str, str]) -> GpuInfo:
-    """A partition named after the label that its card has here; a whole GPU as it is."""
+    """Return a partition named after its card's label here; a whole GPU unchanged."""
     if info.parent is None:
         return info
     parent = labels.get(info.parent, info.parent)
@@ -105,7 +108,7 @@ def _under(info: GpuInfo, labels: dict[str, str]) -> GpuInfo:
 
 
 def _labelled(info: GpuInfo, taken: Iterable[str]) -> GpuInfo:
-    """The GPU with a label that is not taken: its own, or else the first free number."""
+    """Return the GPU with a free label: its own, or else the first free number."""
     if info.gpu not in taken:
         return info
     prefix = f"{info.parent}." if info.parent else ""

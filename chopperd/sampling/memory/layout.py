@@ -1,4 +1,4 @@
-"""Layout of the shared memory between sampler and readers; no reading or writing here.
+"""Layout of the memory shared by sampler and readers; no reading or writing here.
 
 Every field is 8 bytes wide and aligned, so that one store writes it whole, but for the clocks of
 dies. In order: header, description (JSON), clock triples, one status block a GPU, one ring of
@@ -137,7 +137,7 @@ TROUBLE_BYTES: Final = 256
 #: The sensors whose timing is looked for, in the order of `SLOW_STATE["sensor_period_ns"]`.
 TIMED_SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")
 
-#: What is written seldom (`side`): -1 means "not known" in whole numbers, NaN in others.
+#: Values that are written seldom: -1 means "not known" in whole numbers, NaN in others.
 #: `sequence` is odd while it is being written, `state_sequence` while the values of a full read
 #: are: these have a writer of their own.
 SLOW_STATE: Final = np.dtype(
@@ -162,7 +162,7 @@ SLOW_STATE_OFFSET: Final = STATUS.itemsize - SLOW_STATE.itemsize
 
 
 def offset_of(block: "np.dtype[np.void]", name: str) -> int:
-    """Where a field of a block begins, in bytes."""
+    """Return where a field of a block begins, in bytes."""
     if block.fields is None:
         raise ValueError("it has no fields")
     return int(block.fields[name][1])
@@ -170,7 +170,7 @@ def offset_of(block: "np.dtype[np.void]", name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RingLayout:
-    """Where each part begins, in bytes from the start of the memory."""
+    """Offsets of the parts, in bytes from the start of the memory."""
 
     gpu_slots: int
     capacity: int
@@ -197,20 +197,20 @@ class RingLayout:
 
     @property
     def total_bytes(self) -> int:
-        """The size of it all."""
+        """Size of the whole memory."""
         return self.records_offset + self.gpu_slots * self.capacity * RECORD.itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingDescription:
-    """What is sampled, as the sampler reports once.
+    """Description of what is sampled; each sampler process writes it once.
 
     Attributes:
         gpus: GPU of each slot, in slot order.
         backend: Name of the back end.
         driver: Driver version, where there is one.
         simulated: Whether the values come from a simulation.
-        chosen: Why this back end was taken, for people; None where it was named.
+        chosen: Why this back end was chosen, for people; None where the user named it.
         failure: Why the sampler could not start; None if it did.
     """
 
@@ -222,10 +222,10 @@ class RingDescription:
     failure: str | None = None
 
     def encoded(self) -> bytes:
-        """The description as it is in the memory."""
+        """Encode the description as it is in the memory: JSON."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def decoded(data: bytes) -> "RingDescription":
-        """The description from the bytes of `encoded`."""
+        """Decode a description from the bytes of `encoded`."""
         return msgspec.json.decode(data, type=RingDescription)

@@ -1,4 +1,4 @@
-"""Copies of records from a ring: those that are whole, with the clock of the governing die."""
+"""Copies complete records from a ring, with the clock of the governing die."""
 
 from bisect import bisect_right
 from typing import Final
@@ -16,7 +16,7 @@ DIE_WINDOW_NS: Final = 2 * NS_PER_S
 
 
 def whole_records(ring: Records, position: int, written: int) -> Records:
-    """The records `[position, written)` that the ring still holds, oldest first; copies.
+    """Copy the records `[position, written)` that the ring still holds, oldest first.
 
     A record that was overwritten while it was copied is left out. In those with clocks of dies,
     `sm_clock_mhz` is that of the governing die.
@@ -50,13 +50,13 @@ def whole_records(ring: Records, position: int, written: int) -> Records:
 
 
 def die_clocks_mhz(records: Records) -> Float64s:
-    """(n, `MOST_DIES`) the clocks of the dies, NaN where there is none, of (n,) of `RECORD`."""
+    """Return dies' clocks, (n, `MOST_DIES`), NaN where there is none, of (n,) of `RECORD`."""
     whole = records["die_clocks_mhz"]
     return np.where(whole == NO_DIE, np.nan, whole.astype(np.float64))
 
 
 def _copied(ring: Records, first: int, end: int) -> Records:
-    """Copies of the records `[first, end)`, without those that change meanwhile."""
+    """Copy the records `[first, end)`, without those overwritten meanwhile."""
     numbers = np.arange(first, end)
     slots = numbers % len(ring)
     records = ring[slots]

@@ -32,7 +32,7 @@ from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.memory.slow_state import SlowStateWriter
 from chopperd.units import TimeTriple
 
-#: GPUs that may turn up later (a successor after a driver reload) find room in so many slots.
+#: Free slots for GPUs that turn up later (a successor after a driver reload).
 _SPARE_SLOTS: Final = 8
 
 _TRIPLE_BODY: Final = Struct("=3q")
@@ -42,7 +42,7 @@ _HEADER_WORDS: Final = {name: word for word, name in enumerate(HEADER.names or (
 
 
 class RingWriter:
-    """The shared memory as its one writer process uses it: one thread a GPU, one for triples.
+    """Writes the shared memory for one sampler process: one thread a GPU, one for triples.
 
     Opening an empty file lays it out; opening one that an earlier writer left goes on where that
     one stopped: GPUs keep their slots and labels, records their numbers. Where no GPU was found the
@@ -88,15 +88,15 @@ class RingWriter:
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...]:
-        """The GPU of each slot, labelled as at its first sight."""
+        """The GPU of each slot, with the label it first had."""
         return self._description.gpus
 
     def is_current(self) -> bool:
-        """Whether no other writer has taken over."""
+        """Whether no other writer process has taken over."""
         return self._get("generation") == self._generation
 
     def gpu(self, slot: int) -> "GpuWriter":
-        """The writer of one GPU's part."""
+        """Make a writer of one GPU's status and records."""
         layout = self._layout
         return GpuWriter(
             self._map,
@@ -108,11 +108,11 @@ class RingWriter:
         )
 
     def slow_state(self, slot: int) -> SlowStateWriter:
-        """The writer of one GPU's side block; one a slot, whatever threads use it."""
+        """Return the writer of one GPU's slow state; always the same one, for all threads."""
         return self._slow_states[slot]
 
     def slots_of(self, infos: Sequence[GpuInfo]) -> list[int | None]:
-        """The slot of each GPU that the back end found; None if there was no room for it."""
+        """Return the slot of each GPU that the back end found; None if there was no room for it."""
         return places_of(infos, self.gpus)
 
     def ask_for_room(self, infos: Sequence[GpuInfo]) -> None:
@@ -121,12 +121,12 @@ class RingWriter:
         self._set("slots_wanted", needed_count + _SPARE_SLOTS)
 
     def set_state(self, state: SamplerState) -> None:
-        """Publish the sampler's state."""
+        """Publish the sampler's state, unless another writer has taken over."""
         if self.is_current():
             self._set("state", state)
 
     def write_triple(self, triple: TimeTriple) -> None:
-        """Add a clock triple; also the sign of life for the supervisor."""
+        """Write a clock triple, which is also the sign of life for the supervisor."""
         if not self.is_current():
             return
         written = self._get("triples_written")
@@ -149,7 +149,7 @@ class RingWriter:
         return SlowStateWriter(self._map, self._words, self._generation, offset)
 
     def _extend(self, fd: int, layout: RingLayout) -> None:
-        """Add the GPUs' part; readers see by `gpu_slots` that it is there."""
+        """Add the GPUs' part and map it; readers see by `gpu_slots` that it exists."""
         self.close()
         os.ftruncate(fd, layout.total_bytes)
         self._map = mmap.mmap(fd, 0)
@@ -164,7 +164,7 @@ class RingWriter:
         self._words[_HEADER_WORDS[name]] = value
 
     def _merged(self, description: RingDescription, *, is_new: bool) -> RingDescription:
-        """Merge with any earlier description, whose GPUs keep their slots."""
+        """Merge the description with any earlier one, whose GPUs remain in their slots."""
         if is_new or self._get("description_sequence") % 2:  # else whoever wrote it died over it
             return description
         start = self._layout.description_offset
@@ -189,7 +189,7 @@ class RingWriter:
 
 
 def grown(fd: int) -> int:
-    """A larger copy of a memory file, with the room that its writer asked for.
+    """Copy a memory file to a larger one with the room its writer asked for; return its fd.
 
     Everything keeps its number (slots, records, counters): a reader goes on where it stopped. No
     writer may be at work; an abandoned one that wakes up writes to the old file only.
@@ -198,7 +198,7 @@ def grown(fd: int) -> int:
         fd: The memory file to take over; stays the caller's to close.
 
     Raises:
-        StoreError: Nothing is laid out in it.
+        StoreError: The file is not laid out.
     """
     reader = RingReader(fd)
     try:
@@ -216,7 +216,7 @@ def grown(fd: int) -> int:
 
 
 def _move(fd: int, moved: int, before: RingLayout, used_count: int) -> None:
-    """Lay out all that is in one file in another, with more room."""
+    """Copy the whole layout from one file to another, with more room."""
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as old:
         wanted = int(np.frombuffer(old, HEADER, 1)["slots_wanted"][0])
         after = RingLayout(max(wanted, before.gpu_slots), before.capacity)

@@ -1,4 +1,4 @@
-"""Reads the shared memory; any number of readers, none disturbs the writer."""
+"""Reads the shared memory; any number of readers, none of which disturbs the writer."""
 
 import mmap
 import os
@@ -36,7 +36,7 @@ _ATTEMPTS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """The records that a reader had not read yet.
+    """The records that a reader gets from one drain: those it had not read yet.
 
     Attributes:
         records: (n,) of `RECORD`, oldest first; a copy.
@@ -85,13 +85,13 @@ class GpuStatus:
 
 
 class RingReader:
-    """The shared memory, mapped for reading.
+    """Reads the shared memory through a read-only map.
 
     Args:
         fd: The memory file; stays the caller's to close. A writer has laid it out (`is_laid_out`).
 
     Raises:
-        StoreError: Nothing was laid out yet, or by another version.
+        StoreError: The memory is not laid out yet, or was laid out by another version.
     """
 
     def __init__(self, fd: int) -> None:
@@ -123,22 +123,22 @@ class RingReader:
 
     @property
     def capacity(self) -> int:
-        """Records of each GPU that the ring holds."""
+        """Number of records of each GPU that the ring holds."""
         return int(self._records.shape[1])
 
     @property
     def gpu_slots(self) -> int:
-        """GPUs for which there is room."""
+        """Number of GPUs for which there is room."""
         return len(self._status)
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether GPUs were found since it was mapped, for which another reader is needed."""
+        """Whether the GPUs' part was added since it was mapped, so that a new reader is needed."""
         return int(self._header["gpu_slots"]) != self.gpu_slots
 
     @property
     def triples_written(self) -> int:
-        """Clock triples since the ring was made."""
+        """Number of clock triples since the ring was made."""
         return int(self._header["triples_written"])
 
     @property
@@ -153,14 +153,14 @@ class RingReader:
 
     @property
     def identity(self) -> int:
-        """Which memory this is; the same after it was moved into a larger file."""
+        """Random number of this memory; the same after it was moved into a larger file."""
         return int(self._header["identity"])
 
     def description(self) -> RingDescription:
-        """What is sampled.
+        """Read the description of what is sampled.
 
         Raises:
-            StoreError: The writer died while it wrote it.
+            StoreError: The description is unfinished, as after a writer that died.
         """
         for _ in range(_ATTEMPTS):
             sequence = int(self._header["description_sequence"])
@@ -171,7 +171,7 @@ class RingReader:
         raise StoreError("the sampler's description of the GPUs is unfinished")
 
     def drain(self, slot: int, position: int = 0) -> Drained:
-        """The whole records of a GPU from a position on (0: the oldest that is left)."""
+        """Copy a GPU's complete records from a position on (0: the oldest that is left)."""
         written = int(self._status["written"][slot])
         first = max(position, written - self.capacity)
         records = whole_records(self._records[slot], first, written)
@@ -180,7 +180,7 @@ class RingReader:
         )
 
     def triples(self, position: int = 0) -> tuple[tuple[TimeTriple, ...], int]:
-        """The clock triples from a position on, and the next position."""
+        """Return the clock triples from a position on, and the next position."""
         written = self.triples_written
         numbers = np.arange(max(position, written - TRIPLE_CAPACITY), written)
         places = numbers % TRIPLE_CAPACITY
@@ -194,7 +194,7 @@ class RingReader:
         return triples, written
 
     def status(self, slot: int) -> GpuStatus:
-        """The status of a GPU's sampling."""
+        """Read the status of a GPU's sampling."""
         words = dict(zip(STATUS.names or (), self._heads[slot].tolist(), strict=False))
         words["state"] = GpuState(words["state"])
         words["pace"] = Pace(words["pace"])
@@ -218,14 +218,14 @@ class RingReader:
         )
 
     def _slow_state_sequences(self, slot: int) -> tuple[int, int]:
-        """What the two writers of a side block count: odd while one writes, another after it.
+        """Read both sequence counts of a slow state: odd while its writer writes.
 
-        Not those of a copy: its bytes may be copied in any order.
+        Read from the memory itself, not from a copy, whose bytes may be copied in any order.
         """
         block = self._status["slow_state"]
         return int(block["sequence"][slot]), int(block["state_sequence"][slot])
 
 
 def is_laid_out(fd: int) -> bool:
-    """Whether a writer has laid out the memory."""
+    """Whether a writer has laid out the memory file."""
     return os.pread(fd, 8, 0) == MAGIC.to_bytes(8, "little")

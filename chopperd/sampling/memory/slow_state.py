@@ -41,7 +41,7 @@ class SlowState:
         driver_rare_ns: Time in driver calls that are not part of sampling.
         invalid_count: Impossible values of the driver that were dropped.
         processes_mono_ns: When the processes were listed; None before the first.
-        processes: The processes then.
+        processes: The processes on the GPU at that time.
         trouble: The fault that the driver reports, for people; None if there is none.
     """
 
@@ -71,7 +71,7 @@ class SlowStateWriter:
         self._lock = threading.Lock()
 
     def reset(self) -> None:
-        """Clear what an earlier writer found, except what it counted."""
+        """Clear an earlier writer's values, except its counts."""
         with self._writing() as block:
             for name in ("state_mono_ns", "processes_mono_ns", "processes_count", "trouble_bytes"):
                 block[name] = 0
@@ -90,7 +90,7 @@ class SlowStateWriter:
             block["state_sequence"] = sequence + 1
 
     def write_timing(self, timing: Mapping[str, SensorTiming]) -> None:
-        """Write the timing of sensors, by the name of their fields."""
+        """Write the timing of sensors, given by field name."""
         with self._writing() as block:
             for name, found in timing.items():
                 place = TIMED_SENSORS.index(name)
@@ -98,7 +98,7 @@ class SlowStateWriter:
                 block["sensor_window_ns"][place] = _whole(found.window_ns)
 
     def write_processes(self, processes: Sequence[GpuProcess], t_mono_ns: int) -> None:
-        """Write the processes on the GPU, as many as there is room for."""
+        """Write the processes on the GPU, 64 at most, and when they were listed."""
         rows = [
             (one.pid, _whole(one.memory_used_bytes), _whole(one.partition))
             for one in processes[:MOST_PROCESSES]
@@ -110,25 +110,25 @@ class SlowStateWriter:
                 block["processes"][: len(rows)] = rows
 
     def write_trouble(self, trouble: str | None) -> None:
-        """Write the GPU's fault; None: there is none."""
+        """Write the GPU's fault for people, cut to 256 bytes; None: there is none."""
         data = (trouble or "").encode()[:TROUBLE_BYTES]
         with self._writing() as block:
             block["trouble_bytes"] = len(data)
             block["trouble"][: len(data)] = np.frombuffer(data, np.uint8)
 
     def add_driver_ns(self, spent_ns: int) -> None:
-        """Count time in driver calls that are not part of sampling."""
+        """Add time in driver calls that are not part of sampling."""
         with self._writing() as block:
             block["driver_rare_ns"] += spent_ns
 
     def add_invalid(self, count: int) -> None:
-        """Count values that were dropped as impossible."""
+        """Add to the count of values dropped as impossible."""
         with self._writing() as block:
             block["invalid_count"] += count
 
     @contextmanager
     def _writing(self) -> Iterator[np.ndarray]:
-        """The block to write to; a dummy once another writer has taken over."""
+        """Yield the block to write to, locked; a dummy once another writer has taken over."""
         with self._lock:
             if self._words[_GENERATION] != self._generation:
                 yield np.zeros((), SLOW_STATE)
@@ -142,7 +142,7 @@ class SlowStateWriter:
 
 
 def slow_state_of(block: Records) -> SlowState:
-    """The slow state of a copy of its block."""
+    """Decode a copy of a slow state block."""
     count = int(block["processes_count"])
     values = zip(STATE_FIELDS, block["state"].tolist(), strict=True)
     timing = zip(
@@ -171,7 +171,7 @@ def slow_state_of(block: Records) -> SlowState:
 
 
 def with_findings(gpu: GpuInfo, slow_state: SlowState) -> GpuInfo:
-    """The GPU with the power limit read last, and the update periods that the back end lacked."""
+    """Return the GPU with the power limit read last, and update periods that it lacked."""
     found = {name: each.period_ns for name, each in slow_state.timing.items()}
     return replace(
         gpu,

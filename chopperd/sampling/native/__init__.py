@@ -1,1 +1,1 @@
-"""Sampling ticks without Python: a small C library, and what hands plans and memory to it."""
+"""Sampling ticks without Python: a small C library, and the code that passes plans to it."""

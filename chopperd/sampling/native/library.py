@@ -1,4 +1,4 @@
-"""The C library: finds and loads it, checks its version, and declares its structures."""
+"""Finds and loads the C library, checks its version, and declares its structures."""
 
 import logging
 from ctypes import CDLL, POINTER, Array, Structure, byref, c_double, c_int64, c_uint64, sizeof
@@ -38,7 +38,7 @@ class Memory(Structure):
 
 
 class PlanCall(Structure):
-    """`call_t`."""
+    """`call_t`: one driver call or file read of a plan."""
 
     _fields_ = [
         (name, c_int64)
@@ -47,7 +47,7 @@ class PlanCall(Structure):
 
 
 class PlanNumber(Structure):
-    """`number_t`."""
+    """`number_t`: one number to take from a call's buffer, and its place in the record."""
 
     _fields_ = [
         *((name, c_int64) for name in ("call", "offset", "kind", "place")),
@@ -57,13 +57,13 @@ class PlanNumber(Structure):
 
 
 class PlanCheck(Structure):
-    """`check_t`."""
+    """`check_t`: a 32-bit word that must be found at an offset of a number's buffer."""
 
     _fields_ = [("offset", c_int64), ("value", c_int64)]
 
 
 class Plan(Structure):
-    """`plan_t`."""
+    """`plan_t`: the calls, numbers and checks of one read."""
 
     _fields_ = [
         ("calls", c_int64),
@@ -84,7 +84,7 @@ class Plan(Structure):
 
 
 class Loop(Structure):
-    """`loop_t`: the ticks of one GPU, and the next of them."""
+    """`loop_t`: the state of one GPU's tick loop."""
 
     _fields_ = [
         ("memory", c_int64),
@@ -122,13 +122,13 @@ _OWN_SIZES: Final = (
 
 
 class NativeLibrary:
-    """The functions of the library; they release Python's lock while they run.
+    """The functions of the C library; they release Python's lock while they run.
 
     Args:
         path: The shared library.
 
     Raises:
-        OSError: It can't be loaded, or was made for another layout than this package's.
+        OSError: The library can't be loaded, or was built for another layout than this package's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,12 +144,12 @@ class NativeLibrary:
             raise OSError(f"{path} was made for another version of chopperd")
 
     def carry_out(self, loop: Loop) -> int:
-        """Carry out ticks; why it came back (`enum why` of native.h)."""
+        """Run ticks until there is a reason to return; return it (`enum why` of native.h)."""
         return int(self._carry_out(byref(loop)))
 
 
 def native_library() -> NativeLibrary | None:
-    """The library that was built with this package; None where it was not, or does not fit."""
+    """Load the C library built with this package; None where there is none, or it does not fit."""
     for suffix in EXTENSION_SUFFIXES:
         path = _STEM.with_suffix(suffix)
         if path.exists():

@@ -1,4 +1,4 @@
-"""Read plans in the form of the C library, checked once so that reads need no Python."""
+"""Converts read plans to the form of the C library, checked once so that reads need no Python."""
 
 from collections.abc import Sequence
 from ctypes import addressof, c_int64, sizeof
@@ -22,7 +22,7 @@ from chopperd.sampling.native.library import Plan, PlanCall, PlanCheck, PlanNumb
 
 _Number: TypeAlias = PlannedValue | PlannedCounter
 
-#: Words of a record up to its dies, those of the status's values after them, then dies.
+#: Places count words: of a record up to its dies, then of the slow state's values, then dies.
 _RECORD_WORDS: Final = offset_of(RECORD, "die_clocks_mhz") // 8
 _FIRST_DIE: Final = _RECORD_WORDS + len(STATE_FIELDS)
 _PLACES: Final = {
@@ -48,14 +48,14 @@ class PlanMismatchError(ValueError):
 
 
 class NativePlan:
-    """A plan in the library's form; keeps alive what it points to.
+    """A plan in the C library's form; keeps alive the memory that it points to.
 
     Attributes:
-        source: The plan.
-        address: Of the `plan_t`.
+        source: The plan that was converted.
+        address: Address of the `plan_t`.
 
     Raises:
-        PlanMismatchError: The plan is not sound, and must not be carried out.
+        PlanMismatchError: The plan does not fit its buffers or names an unknown field.
     """
 
     def __init__(self, source: ReadPlan) -> None:
@@ -116,7 +116,7 @@ class NativePlan:
 
 
 def _placed(numbers: Sequence[_Number]) -> list[PlanNumber]:
-    """The numbers in the library's form, their checks following on one another."""
+    """Convert numbers to the library's form, their checks following on one another."""
     placed = []
     first_check = 0
     for number in numbers:
@@ -153,9 +153,9 @@ def _place(number: _Number) -> int:
 
 
 def _factors(scale: float) -> tuple[float, float]:
-    """What to multiply with, and then to divide by: 0.001 is a division by 1000, which rounds less.
+    """Split a scale into a multiplier and a divisor: 0.001 is a division by 1000, rounding less.
 
-    So a number comes out to the last bit as `units` gives it.
+    The result is to the last bit the one that `units` gives.
     """
     whole = round(1 / scale) if 0 < scale < 1 else 0
     return (1.0, float(whole)) if whole and 1 / whole == scale else (scale, 1.0)

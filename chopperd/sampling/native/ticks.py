@@ -1,4 +1,4 @@
-"""Sampling ticks and live integrals by the C library, without Python between two ticks."""
+"""Runs sampling ticks in the C library, without Python between two ticks."""
 
 import logging
 from ctypes import addressof
@@ -51,7 +51,7 @@ class _ScopePlan:
 
     @property
     def address(self) -> int:
-        """Of the plan to carry out; 0: none."""
+        """Address of the plan to carry out; 0: none."""
         if self._native is None or self._misfits >= _MOST_MISFITS:
             return 0
         return self._native.address
@@ -59,7 +59,7 @@ class _ScopePlan:
     def renew(
         self, backend: PlansReads, device: GpuInfo, scope: ReadScope, *, try_again: bool
     ) -> None:
-        """Ask the back end for its plan now; `try_again`: also try a plan that rests.
+        """Get the back end's current plan; `try_again`: also use a plan that rests after misfits.
 
         Raises:
             DeviceError: The back end failed.
@@ -75,7 +75,7 @@ class _ScopePlan:
             self._misfits = 0
 
     def note_reads(self, carried_count: int, *, misfit: bool) -> None:
-        """Note how many reads went as planned, and whether one after them did not."""
+        """Count reads that did not fit the plan in a row: a fitting read resets the count."""
         if carried_count:
             self._misfits = 0
         self._misfits += misfit
@@ -119,7 +119,7 @@ class NativeTicks:
         )
 
     def begin(self, schedule: Schedule) -> None:
-        """Follow this schedule from now on; the loop makes its first full read."""
+        """Follow this schedule from now on; its first full read is left to the loop."""
         self._schedule = schedule
         self._first = 0
         self._loop.next = self._loop.count = 0
@@ -127,7 +127,10 @@ class NativeTicks:
         self._asks_for_plans = False
 
     def next(self, until_mono_ns: int, until_driver_ns: int) -> DueRead | None:
-        """The next read that the loop must make; None if there is something else to do."""
+        """Wait for the next read that the loop must make, while the C library makes the others.
+
+        None if there is something else to do (see `TickRunner.next`).
+        """
         if self._asks_for_plans:
             self._ask_for_plans()
         loop = self._loop
@@ -144,7 +147,7 @@ class NativeTicks:
         return None if handed is None else DueRead(loop.handed_deadline_mono_ns, handed)
 
     def _note_reads(self, handed: ReadScope | None) -> None:
-        """Count what went as planned, before the loop makes its own read."""
+        """Update the misfit counts and whether to get new plans, before the loop makes its read."""
         loop = self._loop
         is_full = handed is ReadScope.FULL
         self._is_own_read = is_full and loop.handed_deadline_mono_ns >= loop.hand_full_mono_ns
@@ -156,7 +159,7 @@ class NativeTicks:
         self._asks_for_plans = is_full or is_misfit
 
     def _ask_for_plans(self) -> None:
-        """Take new plans, after the back end has read itself."""
+        """Get new plans from the back end, after its own read."""
         self._asks_for_plans = False
         if self._is_own_read:
             self._loop.hand_full_mono_ns = self._clock.mono_ns() + self.own_read_every_ns
@@ -168,7 +171,7 @@ class NativeTicks:
                     logger.warning("GPU %s is read without a plan: %s", self._device.gpu, error)
 
     def _load_ticks(self) -> None:
-        """Compute the next block of ticks."""
+        """Compute the next block of ticks and pass it to the loop."""
         schedule = self._schedule
         if schedule is None:
             raise RuntimeError("there is no schedule to follow")
@@ -192,7 +195,7 @@ def with_native(
     clock: Clock,
     interrupt: Interrupt,
 ) -> LoopParts:
-    """The parts with ticks by the library, if the back end has plans and time is the machine's."""
+    """Return the parts with ticks in C, if the back end gives plans and `clock` is real."""
     if not (isinstance(backend, PlansReads) and isinstance(clock, SystemClock)):
         return parts
     memory = Memory(*gpu.addresses())
