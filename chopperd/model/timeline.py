@@ -8,7 +8,7 @@ from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_US
 
-#: Clocks that drift apart by less than this over a whole file mislead nobody.
+#: Drift of host and device clocks over a whole file, in ns, up to which it does not matter.
 HARMLESS_DRIFT_NS: Final = 50 * NS_PER_US
 
 #: Why a step of more markers than usual is partial: it has the work of several.
@@ -16,7 +16,7 @@ ACCUMULATION_IRREGULAR: Final = "accumulation_irregular"
 
 
 class StepSource(StrEnum):
-    """What marked the steps' boundaries, best first."""
+    """Source of the steps' boundaries, best first."""
 
     PROFILER_STEP = "profiler_step"
     OPTIMIZER = "optimizer"
@@ -35,11 +35,11 @@ class Phase(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name used outside."""
+        """The phase's name in lower case, as reports write it."""
         return self.name.lower()
 
 
-#: What a phase's code indexes, from 0 on.
+#: Labels of the known phases, indexed by a phase's code.
 PHASE_LABELS: Final = tuple(phase.label for phase in Phase if phase >= 0)
 
 
@@ -110,7 +110,7 @@ class HostActivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockDrift:
-    """How launches and device records of a trace drift apart."""
+    """Measured drift between the host's clock (launches) and the device's (records) in a trace."""
 
     ratio: float  # by how much the device's clock runs faster than the host's
     # 99 % interval
@@ -121,12 +121,12 @@ class ClockDrift:
 
     @property
     def apart_ns(self) -> int:
-        """How far apart it moves both over the span."""
+        """By how many ns the two clocks drift apart over `span_ns`."""
         return round(abs(self.ratio) * self.span_ns)
 
     @property
     def misleads(self) -> bool:
-        """Whether there is a drift for certain, and one that matters."""
+        """Whether the drift is certain (its interval excludes 0) and above `HARMLESS_DRIFT_NS`."""
         return self.low_ratio * self.high_ratio > 0 and self.apart_ns > HARMLESS_DRIFT_NS
 
 
@@ -189,7 +189,7 @@ class HostWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """Which data-parallel framework a trace shows, and by what."""
+    """The data-parallel framework that a trace shows, and the names that are evidence of it."""
 
     name: str
     evidence: tuple[str, ...]

@@ -24,7 +24,7 @@ MODULE_PREFIX: Final = "nn.Module: "
 
 
 class RecordKind(IntEnum):
-    """What a device record is by its category; the value is its code in an int8 column."""
+    """Kind of a device record, by its category; the value is its code in an int8 column."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -32,7 +32,7 @@ class RecordKind(IntEnum):
 
 
 class SpanKind(IntEnum):
-    """What a host span is by its category; the value is its code in an int8 column."""
+    """Kind of a host span, by its category; the value is its code in an int8 column."""
 
     OP = 0
     ANNOTATION = 1
@@ -40,12 +40,12 @@ class SpanKind(IntEnum):
 
 
 class DeviceNumbers(StrEnum):
-    """What the device numbers of a trace count.
+    """What the device numbers of a trace refer to.
 
-    `PROPERTIES`: what `deviceProperties` number (CUDA). `HSA_NODES`: nodes of AMD's compute driver
-    that the process may open, CPUs first. `GPU_ORDINALS`: the GPUs among those nodes. Neither heeds
-    what ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES choose, as `deviceProperties` do. `UNKNOWN`:
-    either of the two.
+    `PROPERTIES`: entries of `deviceProperties` (CUDA). `HSA_NODES`: nodes of AMD's compute driver
+    that the process may open, CPUs first. `GPU_ORDINALS`: the GPUs among those nodes. Unlike
+    `deviceProperties`, the latter two ignore ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES.
+    `UNKNOWN`: `HSA_NODES` or `GPU_ORDINALS`.
     """
 
     PROPERTIES = "properties"
@@ -56,7 +56,7 @@ class DeviceNumbers(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """What the profiler says of a collective: of this rank, in elements; None where it does not.
+    """Metadata of a collective on this rank, sizes in elements; None where not recorded.
 
     Source: `args` of `record_param_comms` operators and of communication kernels.
     """
@@ -74,7 +74,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """The inputs of an operator as JSON text, one list entry an input; "" where not recorded."""
+    """An operator's inputs as JSON lists with one entry per input; "" where not recorded."""
 
     # "Input Dims": a list of numbers a tensor, a list of such lists a list of tensors
     dims: str = ""
@@ -86,8 +86,8 @@ class Shapes:
 class DeviceRecords:
     """Kernels, copies and fills: one row each, sorted by (start_ns, end_ns).
 
-    Records that can't be right (no duration far outside the capture, negative or absurd duration)
-    are left out and counted in `Damage.invalid_records`; equal records are one.
+    Impossible records (zero duration far outside the capture, negative or absurd duration) are left
+    out and counted in `Damage.invalid_records`; of equal records one is left.
     """
 
     device: Int32s  # the trace's own device number
@@ -171,7 +171,7 @@ class DeviceSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEnds:
-    """Ends of the arrows from forward operators to their backward ones (`fwdbwd`), by t_ns."""
+    """Both ends of the arrows from forward to backward operators (`fwdbwd`), sorted by t_ns."""
 
     # the arrow's own number: one start, one or more ends. -1 absent.
     flow: Int64s
@@ -180,7 +180,7 @@ class FlowEnds:
     t_ns: Int64s  # the start of the operator
 
     def __len__(self) -> int:
-        """The number of ends."""
+        """The number of arrow ends."""
         return len(self.t_ns)
 
 
@@ -229,7 +229,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceMeta:
-    """The facts in the header of a trace."""
+    """Metadata of a trace, from its header, its file name and its events."""
 
     path: str  # the file as given
     sha256: str  # hash of the file's bytes as stored (before decompression), hex
@@ -261,7 +261,7 @@ class TraceMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One trace file."""
+    """The contents of one trace file, as columns."""
 
     meta: TraceMeta
     names: tuple[str, ...]  # interned strings that `name` columns index

@@ -19,9 +19,9 @@ _FEW_RATIO: Final = 0.01
 
 
 def calls_by_id(wanted: Int64s, correlation: Int64s, launch: Bools) -> Int64s:
-    """Index of the call with each wanted correlation id, (records,) int64; -1 none or no id.
+    """Return the index of the call with each wanted correlation id: (records,) int64; -1 if none.
 
-    Of several calls with one id a launch goes before others (`launch`), the last before the first.
+    Of several calls with one id, launches (`launch`) are preferred, and of those the last.
     """
     if len(correlation) == 0:
         return np.full(len(wanted), -1, np.int64)
@@ -33,14 +33,14 @@ def calls_by_id(wanted: Int64s, correlation: Int64s, launch: Bools) -> Int64s:
 
 
 def _process_of(calls: RuntimeCalls, threads: Threads) -> Int64s:
-    """The number of each call's process: (calls,) int64."""
+    """Return a number for each call's process, counted from 0: (calls,) int64."""
     number: dict[int | str, int] = {}
     process = np.array([number.setdefault(pid, len(number)) for pid, _ in threads], np.int64)
     return process[calls.thread]
 
 
 def shared_by_processes(calls: RuntimeCalls, threads: Threads) -> Bools:
-    """Calls whose correlation id a call of another process has too: (calls,) bool."""
+    """Return which calls share their correlation id with another process's call: (calls,) bool."""
     shared = np.zeros(len(calls), np.bool_)
     of_call = _process_of(calls, threads)
     if len(calls) == 0 or (of_call == of_call[0]).all():
@@ -56,7 +56,7 @@ def shared_by_processes(calls: RuntimeCalls, threads: Threads) -> Bools:
 
 
 def merged_devices(records: DeviceRecords, calls: RuntimeCalls, threads: Threads) -> list[int]:
-    """The devices whose records may be of several processes: files were merged.
+    """Return the devices whose records may be of several processes, as files were merged.
 
     A profiler writes one file for each process. The process that launched on a device is identified
     by ids that calls of only one process have.

@@ -238,10 +238,10 @@ WORDS: Final = (
 def record_classes(
     records: DeviceRecords, names: tuple[str, ...], extra_rules: Sequence[ClassRule] = ()
 ) -> tuple[Int8s, Bools]:
-    """The `KernelClass` of each record, (n,) int8; which kernels the site's rules class, (n,) bool.
+    """Return each record's `KernelClass`, (n,) int8, and whether a site rule gave it, (n,) bool.
 
-    Copies and fills by their kind; kernels by the site's own rules; else those with collective
-    metadata are communication; the others by the table.
+    Copies and fills are classed by their kind, kernels by the site's own rules; of other kernels
+    those with collective metadata are communication, the rest are classed by the built-in table.
 
     Args:
         records: The device records.
@@ -269,12 +269,12 @@ def record_classes(
 
 
 def kernel_class(kernel_name: str) -> KernelClass:
-    """The class of a kernel by its name alone."""
+    """Return the class of a kernel by its name alone, from the built-in table."""
     return _Table().kernel_class(bare_name(kernel_name))
 
 
 def class_by_operation(operation: str) -> KernelClass | None:
-    """The class of every kernel that an operator, or an annotation, launches; None for most.
+    """Return the class of all kernels that an operator or annotation launches; None for most.
 
     FSDP2's copies run ordinary kernels, recognised only by the operators around the launch: any of
     them counts, not the innermost alone (`fsdp::all_gather_copy_in` launches through
@@ -286,7 +286,7 @@ def class_by_operation(operation: str) -> KernelClass | None:
 
 
 def copy_directions(records: DeviceRecords, names: tuple[str, ...]) -> Int8s:
-    """The `CopyDirection` of each record: (n,) int8; `NONE` for kernels.
+    """Return the `CopyDirection` of each record: (n,) int8; `NONE` for kernels.
 
     Source: Kineto's names, "Memcpy HtoD (Pinned -> Device)", and HIP's "CopyHostToDevice". Copies
     that name neither host are between or inside devices.
@@ -314,7 +314,7 @@ class _Table:
         self._known: dict[str, KernelClass] = {}
 
     def kernel_class(self, bare: str) -> KernelClass:
-        """The class of a kernel by its bare name."""
+        """Return the class of a kernel by its bare name, and cache it."""
         asked = _LONG_NUMBER.sub("00", bare.lower())
         known = self._known.get(asked)
         if known is None:

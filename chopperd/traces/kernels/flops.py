@@ -58,7 +58,7 @@ class _Inputs:
     values: Sequence[object]
 
     def shape(self, index: int) -> Dims:
-        """The shape of a tensor; it must be one."""
+        """Return the shape of an input; raise `_Unknown` if it is no tensor."""
         dims = self.dims[index] if index < len(self.dims) else None
         if not isinstance(dims, list) or not 0 < len(dims) <= _MAX_RANK:
             raise _Unknown
@@ -67,31 +67,31 @@ class _Inputs:
         return tuple(dims)
 
     def need_absent(self, *indices: int) -> None:
-        """Inputs that describe sequences of several lengths must not be given."""
+        """Raise `_Unknown` if one of these inputs, which describe sequence lengths, is given."""
         if any(index < len(self.dims) and self.dims[index] != [] for index in indices):
             raise _Unknown
 
     def need_no_window(self, *indices: int) -> None:
-        """Attention must reach all positions."""
+        """Raise `_Unknown` if one of these inputs limits attention to a window."""
         if any(self._text(index) not in {"", "-1", "None"} for index in indices):
             raise _Unknown
 
     def flag(self, index: int) -> bool:
-        """A bool; it must be recorded."""
+        """Return an input that is a bool; raise `_Unknown` if it is not recorded."""
         text = self._text(index)
         if text not in {"True", "False"}:
             raise _Unknown
         return text == "True"
 
     def number(self, index: int) -> int:
-        """A whole number; it must be recorded."""
+        """Return an input that is a whole number >= 0; raise `_Unknown` if it is not recorded."""
         text = self._text(index)
         if not text.isdecimal():
             raise _Unknown
         return int(text)
 
     def numbers(self, index: int, count: int) -> Dims:
-        """One whole number for each dimension; a single one counts for all."""
+        """Return a whole number per dimension, a single one repeated; else raise `_Unknown`."""
         parts = self._list(index)
         if not all(part.isdecimal() for part in parts) or len(parts) not in {1, count}:
             raise _Unknown
@@ -100,14 +100,14 @@ class _Inputs:
         return found * (count // len(parts))
 
     def flags(self, index: int) -> tuple[bool, ...]:
-        """A list of bools; it must be recorded."""
+        """Return an input that is a list of bools; raise `_Unknown` if it is not recorded."""
         parts = self._list(index)
         if not all(part in {"True", "False"} for part in parts):
             raise _Unknown
         return tuple(part == "True" for part in parts)
 
     def dtype(self, *indices: int) -> DType:
-        """The element type of the tensors; it must be the same for all."""
+        """Return the tensors' element type; raise `_Unknown` if they differ or it is unknown."""
         kinds = [self.types[index] for index in indices if index < len(self.types)]
         found = {_DTYPES.get(each, DType.NONE) for each in kinds if isinstance(each, str)}
         if len(kinds) != len(indices) or len(found) != 1 or DType.NONE in found:
@@ -126,7 +126,7 @@ class _Inputs:
 
 
 def work_of(name: str, shapes: Shapes) -> Work | None:
-    """The work of one call of an operator, named as profiled ("aten::mm"); None if unknown."""
+    """Compute the work of an operator's call, named as profiled ("aten::mm"); None if unknown."""
     counter = _COUNTERS.get(name) or _COUNTERS.get(name.removesuffix("_"))
     if counter is None:
         return None
@@ -150,7 +150,7 @@ def _need(*conditions: bool) -> None:
 
 
 def _product(left: int, right: int) -> Callable[[_Inputs], Work]:
-    """Matrix products, or batches of them, of the inputs at two positions."""
+    """Make a counter for matrix products, or batches of them, of the inputs at two positions."""
 
     def count(inputs: _Inputs) -> Work:
         a, b = inputs.shape(left), inputs.shape(right)
@@ -162,7 +162,7 @@ def _product(left: int, right: int) -> Callable[[_Inputs], Work]:
 
 
 def _matmul(inputs: _Inputs) -> Work:
-    """`matmul` of inputs that broadcast no batch, but many rows times one matrix."""
+    """Count the work of `matmul`; unknown if it broadcasts, other than many rows to one matrix."""
     a, b = inputs.shape(0), inputs.shape(1)
     _need(len(b) >= 2, len(b) == 2 or a[:-2] == b[:-2])
     _need(a[-1] == b[-2])
@@ -179,7 +179,7 @@ def _linear(inputs: _Inputs) -> Work:
 def _convolution(
     stride: int, padding: int, dilation: int | None, transposed: int | None = None
 ) -> Callable[[_Inputs], Work]:
-    """Forward convolutions with their parameters at these positions."""
+    """Make a counter for forward convolutions that have their parameters at these positions."""
 
     def count(inputs: _Inputs) -> Work:
         image, weight = inputs.shape(0), inputs.shape(1)
@@ -207,7 +207,7 @@ def _convolution(
 
 
 def _transposed(inputs: _Inputs) -> Work:
-    """Each element of the input meets a kernel of each output channel of its group."""
+    """Count a transposed convolution: an input element meets each output channel of its group."""
     image, weight = inputs.shape(0), inputs.shape(1)
     _need(len(image) == len(weight) > 2)
     _need(image[1] == weight[0])
@@ -215,7 +215,7 @@ def _transposed(inputs: _Inputs) -> Work:
 
 
 def _convolution_backward(mask: int, transposed: int | None = None) -> Callable[[_Inputs], Work]:
-    """Gradients of input and weight, each as much work as the forward convolution."""
+    """Make a counter for gradients of input and weight, each as much work as the forward."""
 
     def count(inputs: _Inputs) -> Work:
         gradient, image, weight = (inputs.shape(index) for index in range(3))
@@ -231,7 +231,7 @@ def _convolution_backward(mask: int, transposed: int | None = None) -> Callable[
 
 
 def _input_gradient(inputs: _Inputs) -> Work:
-    """CuDNN's own operator for the gradient of the input, of 2021."""
+    """Count the work of cuDNN's own operator, of 2021, for the gradient of the input."""
     gradient, weight = inputs.shape(1), inputs.shape(2)
     _need(len(gradient) == len(weight) > 2)
     _need(gradient[1] == weight[0])
@@ -240,14 +240,15 @@ def _input_gradient(inputs: _Inputs) -> Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attention:
-    """Positions of an attention operator's inputs, and their layout.
+    """Counter of an attention operator's work: positions of its inputs, and their layout.
 
     Attributes:
-        causal: Whether it masks; a mask's type where `by_type`.
-        query: Query, key and value in a row; a gradient of the output before them is backward.
+        causal: Position of the flag for causal masking; of the mask's type where `by_type`.
+        query: Position of the query, which key and value follow; backward if above 0, as the
+            gradient of the output comes first.
         heads: The dimension of the heads, before or after that of the sequence.
-        absent: Inputs that must not be given.
-        windows: Sizes of windows.
+        absent: Positions of inputs that must not be given.
+        windows: Positions of window sizes.
     """
 
     causal: int
@@ -258,7 +259,7 @@ class _Attention:
     windows: tuple[int, ...] = ()
 
     def __call__(self, inputs: _Inputs) -> Work:
-        """Its work: two products forward; five backward, as scores are computed again."""
+        """Count its work: two products forward; five backward, as scores are computed again."""
         inputs.need_absent(*self.absent)
         inputs.need_no_window(*self.windows)
         tensors = tuple(range(self.query, self.query + 3))

@@ -57,9 +57,9 @@ _LONGEST_SEARCHED: Final = 1 << 13
 
 
 def bounded(name: str) -> str:
-    """The name, cut at `LONGEST_NAME` characters; a checksum distinguishes it from similar ones.
+    """Shorten a name of more than `LONGEST_NAME` characters: a checksum replaces its middle.
 
-    The middle is left out: paths of modules differ at their ends.
+    The ends stay, as there the paths of modules differ.
     """
     if len(name) <= LONGEST_NAME:
         return name
@@ -68,12 +68,12 @@ def bounded(name: str) -> str:
 
 
 def checksum(text: str) -> str:
-    """Eight hexadecimal digits that distinguish long names."""
+    """Return a text's CRC-32 as eight hexadecimal digits; it distinguishes long names."""
     return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
-    """Which names the pattern is found in: (len(names),) bool, to be indexed by a name column.
+    """Return which names the pattern is found in: (len(names),) bool, indexed by a name column.
 
     Only the beginning of extremely long names is searched.
     """
@@ -82,17 +82,17 @@ def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
 
 
 def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    """One pattern for any of the given ones, in any case; without any it matches nothing."""
+    """Return a pattern that matches any of the given ones, in any case; without any, nothing."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns) or r"(?!)", re.IGNORECASE)
 
 
 def used_names(column: Int32s, count: int) -> Int32s:
-    """The name indices that occur in a column, rising; `count` is the number of names."""
+    """Return the distinct name indices in a column, ascending; `count` is the number of names."""
     return np.flatnonzero(np.bincount(column, minlength=count)).astype(np.int32)
 
 
 def bare_name(kernel_name: str) -> str:
-    """A kernel's qualified name and template arguments; names that are not C++ are unchanged.
+    """Return a kernel's qualified name and template arguments; names that are not C++ as they are.
 
     Dropped are the return type, the parameter list, unnamed namespaces in the spellings of the
     compilers, and marks of clones (`.kd` ends a kernel's name in AMD's code objects). Of a name
@@ -112,13 +112,13 @@ def bare_name(kernel_name: str) -> str:
 
 
 def own_name(bare: str) -> str:
-    """The last part of a bare name, without namespaces and template arguments; never empty."""
+    """Return a bare name's last part, without namespaces and template arguments; never empty."""
     path = bare.partition("<")[0].partition("(")[0]
     return path.rpartition("::")[2] or path or bare
 
 
 def _unmangled(name: str) -> str:
-    """The namespaces and the name of a mangled name, template arguments unchanged.
+    """Decode the namespaces and name of a mangled name; template arguments stay mangled.
 
     Source: the Itanium C++ ABI, "External names": `_ZN`, then each part behind its length.
     """
@@ -140,7 +140,7 @@ def _unmangled(name: str) -> str:
 
 
 def _end_of_name(name: str) -> int:
-    """Where the parameter list opens; the name's length if it ends in none."""
+    """Return the index where the parameter list opens; the name's length if it ends in none."""
     if not name.endswith(")"):
         return len(name)
     at, depth = len(name) - 1, 1
@@ -154,7 +154,7 @@ def _end_of_name(name: str) -> int:
 
 
 def _start_of_name(name: str) -> int:
-    """Behind the return type: after the last space outside all brackets."""
+    """Return the index behind the return type: after the last space outside all brackets."""
     if name.startswith(_RETURNS_NOTHING):  # as nearly all kernels: no need to count
         return len(_RETURNS_NOTHING)
     parentheses = angles = start = 0
@@ -175,7 +175,7 @@ def _start_of_name(name: str) -> int:
 
 
 def family(kernel_name: str) -> str:
-    """The normalised name of a kernel; names that differ only in dropped parts are one family.
+    """Return a kernel's normalised name; names that differ only in dropped parts are one family.
 
     Dropped: the return type, the parameter list, unnamed namespaces, a compiler's clone marks, the
     running number that Inductor appends (`triton_poi_fused_add_3`: it changes with any change to
@@ -201,7 +201,7 @@ def family(kernel_name: str) -> str:
 
 
 def _without_numbers(name: str) -> str:
-    """A name without the suffixes of Inductor or Triton."""
+    """Return a name without the suffixes of Inductor or Triton."""
     name = _INDUCTOR_NUMBER.sub(r"\1", name)
     signed = _TRITON_SIGNATURE.match(name)
     # All kernels of old Inductor are called `triton_`: only the signature distinguishes them.
@@ -217,10 +217,10 @@ def _is_signature(text: str) -> bool:
 
 
 def framework(names: Iterable[str]) -> Framework:
-    """The framework, "none" or "several", with up to three names each as evidence.
+    """Return the framework that names show, "none" or "several", with up to three names each.
 
-    Evidence is cut before module names, which reveal the model: `FSDP::pre_forward (layers.0)`
-    gives "fsdp2: FSDP::pre_forward".
+    The names are evidence, cut before module names, which reveal the model:
+    `FSDP::pre_forward (layers.0)` gives "fsdp2: FSDP::pre_forward".
     """
     found: dict[str, dict[str, None]] = {}
     for name in names:

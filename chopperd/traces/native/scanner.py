@@ -47,7 +47,7 @@ RowType: TypeAlias = "np.dtype[np.void]"
 
 
 def _row(wide: str, narrow: str) -> RowType:
-    """Layout of a row: columns of 64 bits, then of 32."""
+    """Return the layout of a row: columns of 64 bits, then of 32, named in texts with blanks."""
     return np.dtype([(name, "i8") for name in wide.split()] + [(n, "i4") for n in narrow.split()])
 
 
@@ -99,7 +99,7 @@ class Stop(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """Some events, in file order.
+    """Rows and counts of the events that one or more scans read, in file order.
 
     Attributes:
         tables: Columns of `TABLES`, (n,) each, valid rows only; numbered columns index `texts`.
@@ -126,13 +126,13 @@ class Scanned:
 
 
 class Table(Structure):
-    """`table_t`."""
+    """`table_t` of scanner.h: the rows of one table."""
 
     _fields_ = [("rows", c_void_p), ("count", c_int64), ("room", c_int64), ("row_bytes", c_int64)]
 
 
 class TextTable(Structure):
-    """`strings_t`."""
+    """`strings_t` of scanner.h: numbered distinct texts of one of `TEXTS`."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("bytes", "ends", "hashes", "marks", "slots")),
@@ -141,7 +141,7 @@ class TextTable(Structure):
 
 
 class Scan(Structure):
-    """`scan_t`."""
+    """`scan_t` of scanner.h: the state and the results of a scanner."""
 
     _fields_ = [
         ("tables", Table * len(TABLES)),
@@ -164,7 +164,7 @@ class Scan(Structure):
 
 
 class ScannerLibrary:
-    """The functions of the library.
+    """The functions of the scanner's compiled library.
 
     Raises:
         OSError: The library can't be loaded, or is of another version than this package.
@@ -201,7 +201,7 @@ class ScannerLibrary:
 
 @cache
 def scanner_library() -> ScannerLibrary | None:
-    """The library; None where it was not compiled, or can't be used, which is logged."""
+    """Load the scanner's library once; None if not compiled, or unusable, which is logged."""
     paths: Sequence[Path] = [_STEM.with_name(_STEM.name + end) for end in EXTENSION_SUFFIXES]
     path = next((each for each in paths if each.exists()), None)
     if path is None:
@@ -216,7 +216,7 @@ def scanner_library() -> ScannerLibrary | None:
 class TextBuffer:
     """Text at the start of a buffer that grows and is never freed; a NUL follows the text.
 
-    Fresh memory costs as much as reading into it.
+    It is reused, as fresh memory costs as much as reading into it.
 
     Attributes:
         memory: The buffer; it moves when it grows, which fails while somebody holds a view of it.
@@ -228,7 +228,7 @@ class TextBuffer:
         self.append(data)
 
     def __len__(self) -> int:
-        """How much text there is, in bytes."""
+        """The length of the text in bytes."""
         return self._size_bytes
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
@@ -240,12 +240,12 @@ class TextBuffer:
         self._end_at(end)
 
     def text(self) -> bytes:
-        """A copy of the text."""
+        """Return a copy of the text."""
         with memoryview(self.memory) as memory:
             return bytes(memory[: self._size_bytes])
 
     def drop(self, count: int) -> None:
-        """Remove bytes from the front."""
+        """Remove `count` bytes from the front."""
         rest = self._size_bytes - count
         self.memory[:rest] = self.memory[count : self._size_bytes]
         self._end_at(rest)
@@ -277,10 +277,10 @@ class Scanner:
     def scan(
         self, text: TextBuffer, *, final: bool, limit: int | None = None, searched: int = 0
     ) -> Stop:
-        """Read the elements of a JSON text that starts between two; releases Python's lock.
+        """Read events into the scanner, for `take`, from a text; releases Python's lock.
 
         Args:
-            text: The text.
+            text: JSON text that starts between two elements.
             final: Whether the file ends with the text.
             limit: Offset from which on no element is begun; None to read all.
             searched: As an earlier scan of the beginning of the text returned it.
@@ -295,11 +295,11 @@ class Scanner:
         return Stop(scan.consumed, searched=scan.searched, ended=ended, stuck=stuck)
 
     def scan_file(self, file: int, offset: int, most_bytes: int) -> int:
-        """Read elements of a plain file from an offset between two; releases Python's lock.
+        """Read events into the scanner, for `take`, from a plain file; releases Python's lock.
 
         Args:
             file: The file's descriptor.
-            offset: Where to begin.
+            offset: Where to begin, between two elements.
             most_bytes: About how much to read.
 
         Returns:
@@ -312,7 +312,7 @@ class Scanner:
         return position
 
     def take(self) -> Scanned:
-        """The events that the scans since the last call have read."""
+        """Return the events read by the scans since the last call, and remove them here."""
         scan = self._scan.contents
         for texts, known in zip(scan.texts, self._known, strict=True):
             _add_new(texts, known)
@@ -334,7 +334,7 @@ class Scanner:
 
 
 def _columns(table: Table, row: RowType) -> Mapping[str, Ints]:
-    """Copies of a table's columns; none of a table without rows."""
+    """Return copies of a table's columns by name; none of a table without rows."""
     if not table.count:
         return {}
     rows = np.frombuffer(_memory(table.rows, 0, table.count * row.itemsize), row)
@@ -344,7 +344,7 @@ def _columns(table: Table, row: RowType) -> Mapping[str, Ints]:
 
 
 def _add_new(texts: TextTable, known: list[bytes]) -> None:
-    """Append the texts that the last scans have numbered to the known ones."""
+    """Append the texts that the last scans have numbered to `known`."""
     first = len(known)
     if texts.count > first:
         ends = _numbers(texts.ends, first, texts.count)
@@ -354,7 +354,7 @@ def _add_new(texts: TextTable, known: list[bytes]) -> None:
 
 
 def _numbers(address: int | None, start: int, end: int) -> list[int]:
-    """Some of the library's 64-bit numbers."""
+    """Return the 64-bit numbers from index `start` to `end` of the library's array at `address`."""
     size = np.dtype(np.int64).itemsize
     memory = _memory(address, start * size, end * size)
     numbers: list[int] = np.frombuffer(memory, np.int64).tolist()
@@ -362,7 +362,7 @@ def _numbers(address: int | None, start: int, end: int) -> list[int]:
 
 
 def _memory(address: int | None, start: int, end: int) -> memoryview:
-    """The library's memory from one byte to another; valid until the next scan."""
+    """Return a view of the library's bytes `start` to `end`; valid until the next scan."""
     if not address or start == end:
         return memoryview(b"")
     return memoryview((c_char * (end - start)).from_address(address + start)).cast("B")

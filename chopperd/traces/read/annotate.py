@@ -36,7 +36,7 @@ _HELD_BYTES: Final = 1 << 21
 
 
 class Annotator:
-    """The text of one trace with inserted events, a piece at a time.
+    """Inserts events into the text of one trace, a piece at a time.
 
     Attributes:
         opened: Whether the event array was found.
@@ -59,7 +59,7 @@ class Annotator:
         self._end = None if closes is None else _CutEnd(closes)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The text that can be written after `data` has arrived."""
+        """Take the next text; yield what can be written by now."""
         if self._begun:
             yield from self._rest(data)
             return
@@ -70,7 +70,7 @@ class Annotator:
             yield from self._begin()
 
     def finish(self) -> Iterator[bytes]:
-        """The rest, when the text has ended."""
+        """Yield the rest, when the text has ended; set `dropped_bytes`."""
         if self._end is None:
             yield self._text
             return
@@ -83,7 +83,7 @@ class Annotator:
         yield closing
 
     def _open(self) -> Iterator[bytes]:
-        """The text up to the array's bracket, and the events, as soon as the array opens."""
+        """Yield the text up to the array's bracket, and the events, as soon as the array opens."""
         opening = find_opening(self._text)
         if opening is None:
             return
@@ -96,7 +96,7 @@ class Annotator:
             between, self._has_inserted = _BETWEEN, True
 
     def _begin(self) -> Iterator[bytes]:
-        """The comma before the file's own events, where it has any, and the first of them."""
+        """Yield the comma before the file's own events, where it has any, and the first of them."""
         text, self._text, self._begun = self._text, b"", True
         has_events = text.lstrip(_BLANK)[:1] not in b"],"
         comma = b"," if has_events and self._has_inserted else b""
@@ -128,7 +128,7 @@ class _CutEnd:
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Text that is certainly no part of a cut event."""
+        """Take the next text; yield what is certainly no part of a cut event."""
         self.held += data
         if len(self.held) <= _HELD_BYTES or self._ended:
             return
@@ -139,7 +139,7 @@ class _CutEnd:
             self.comma, self.held = b"", self.held[end:]
 
     def closing(self, *, bare: bool) -> tuple[int, bytes]:
-        """How much of the held text is retained, and the brackets that close the document."""
+        """Return how many held bytes are retained, and the brackets that close the document."""
         end, ended = self._whole(final=True)
         if not ended:
             whole = len(self.held[:end].rstrip(_SEPARATORS))
@@ -150,14 +150,14 @@ class _CutEnd:
         return end + whole, closing
 
     def _whole(self, *, final: bool) -> tuple[int, bool]:
-        """Where the held text's last whole event ends, and whether the array ends there."""
+        """Return where the held text's last whole event ends, and whether the array ends there."""
         stop = self._scanner.scan(TextBuffer(self.held), final=final)
         self._scanner.take()
         return stop.consumed, stop.ended
 
 
 def _closed_keys(keys: bytes) -> tuple[int, bytes]:
-    """How much of the text after the array is retained, and the bracket that it may need."""
+    """Return how many bytes after the array are retained, and the bracket that they may need."""
     opened = b'{"":[]'
     if is_json(opened + keys):
         return len(keys), b""
@@ -168,7 +168,7 @@ def _closed_keys(keys: bytes) -> tuple[int, bytes]:
 
 
 def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:
-    """The `pid` of each device's records, as the file writes it; the device's number if not found.
+    """Find the `pid` of each device's records, as the file writes it; else the device's number.
 
     Kineto writes the number itself; a file that another tool wrote may have a text. Only as much
     of the file is read as it takes.
@@ -191,7 +191,7 @@ def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:
 
 
 def _records(text: bytes) -> Iterator[Mapping[str, object]]:
-    """Some of the device records that lie whole in a piece of text."""
+    """Yield some of the device records that lie whole in a piece of text."""
     for category in _CATEGORIES:
         word = f'"{category}"'.encode()
         position = text.find(word)
@@ -205,7 +205,7 @@ def _records(text: bytes) -> Iterator[Mapping[str, object]]:
 
 
 def _event_around(text: bytes, position: int) -> Mapping[str, object] | None:
-    """The event that holds a position; None if it is none or reaches beyond the text."""
+    """Return the event that holds a position; None if there is none or it exceeds the text."""
     begin = max(position - _EVENT_BYTES, 0)
     starts = [border.end() for border in EVENT_BORDER.finditer(text, begin, position)]
     found = first_value(ANY_VALUE, memoryview(text)[starts[-1] :]) if starts else None

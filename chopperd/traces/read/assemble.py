@@ -1,4 +1,4 @@
-"""Sorted tables of a `Trace` from its rows: valid rows only, on the final time axis."""
+"""Build the sorted tables of a `Trace` from its rows: valid ones only, on the final time axis."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -54,10 +54,10 @@ Numbers: TypeAlias = Mapping[str, Callable[[Int32s], Int32s]]
 
 
 def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
-    """The tables of a trace; each is sorted, and its order in the file decides between equals.
+    """Build a trace; its tables are sorted, and order in the file decides between equal rows.
 
     Args:
-        rows: As read; their columns are given up.
+        rows: As read; their columns are removed here.
         meta: What the file says of itself; whether it is anchored is found here.
 
     Returns:
@@ -121,7 +121,7 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
 
 
 def _without_detail(rows: TraceRows) -> int:
-    """Number of rows whose collective or shapes are beyond the limit of distinct ones."""
+    """Count the rows whose collective or shapes are beyond the limit of distinct ones."""
     if not (rows.collectives.is_full or rows.shapes.is_full):
         return 0
     records, spans = (
@@ -132,7 +132,7 @@ def _without_detail(rows: TraceRows) -> int:
 
 
 def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
-    """Leave out rows that lie or last far beyond all others; their number for each table."""
+    """Leave out rows that lie or last far beyond all others; return how many of each table."""
     records, calls, spans, device_spans = tables
     times = records.times, calls.times, spans.times, device_spans.times
     if close_together(times):
@@ -156,7 +156,7 @@ class _Table:
 
     Attributes:
         start_ns, end_ns: (n,) int64, of the rows not left out.
-        doubtful_count: How many rows were left out that can't be right.
+        doubtful_count: How many rows `settle` left out because they can't be right.
 
     Args:
         parts: The columns.
@@ -176,11 +176,11 @@ class _Table:
 
     @property
     def times(self) -> tuple[Int64s, Int64s]:
-        """Starts and ends."""
+        """Starts and ends, (n,) int64 each."""
         return self.start_ns, self.end_ns
 
     def leave_out(self, rows: Bools) -> int:
-        """Leave out some rows of those not yet left out; how many."""
+        """Leave out the marked rows of those not yet left out; return how many."""
         count = int(np.count_nonzero(rows))
         if count:
             self._move(np.flatnonzero(~rows))
@@ -204,7 +204,7 @@ class _Table:
         self.end_ns += offset_ns
 
     def _sort_tied(self) -> None:
-        """Put rows of equal starts in order: they are few."""
+        """Sort the rows of equal starts, which are few."""
         same = np.flatnonzero(self.start_ns[1:] == self.start_ns[:-1])
         if not len(same):
             return
@@ -214,11 +214,11 @@ class _Table:
         self._move(slots[np.lexsort(keys)], slots)
 
     def peek(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """A copy of another column, in order."""
+        """Return a copy of another column, without rows left out, in the table's order."""
         return self._ordered(self._parts.whole(name, dtype).copy())
 
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """Another column, in order; it is given up here."""
+        """Return another column as `peek` does, but remove it from the rows instead of copying."""
         return self._ordered(self._parts.take(name, dtype))
 
     def _move(self, rows: Int64s, slots: Int64s | None = None) -> None:
@@ -228,7 +228,7 @@ class _Table:
         self._moves.append((rows, slots))
 
     def _ordered(self, column: npt.NDArray[IntT]) -> npt.NDArray[IntT]:
-        """A column, which is changed, with rows left out and moved."""
+        """Return a column with rows left out and moved as in the table; may change it in place."""
         for rows, slots in self._moves:
             column = _moved(column, rows, slots)
         return column
@@ -242,7 +242,7 @@ def _moved(column: npt.NDArray[IntT], rows: Int64s, slots: Int64s | None) -> npt
 
 
 def _model_table(model: type[TableT], table: _Table, numbers: Numbers) -> TableT:
-    """A table of the trace, from the columns of the same names."""
+    """Build a table of the trace from the columns of the same names, which are removed."""
     columns: dict[str, Ints] = {"start_ns": table.start_ns, "end_ns": table.end_ns}
     for name in [field.name for field in fields(model) if field.name not in columns]:
         if name in numbers:
@@ -269,7 +269,7 @@ def _flows(
 
 
 def _span_ns(tables: Sequence[_Table | DeviceRecords]) -> tuple[int, int]:
-    """First start and last end over all rows; (0, 0) without any."""
+    """Return the first start and last end over all rows, in ns; (0, 0) without any."""
     filled = [table for table in tables if len(table.start_ns)]
     if not filled:
         return 0, 0

@@ -69,7 +69,7 @@ def close_together(tables: Sequence[Times]) -> bool:
 
 
 def outlying(tables: TablesTimes, answered: Answered) -> list[Bools]:
-    """Which rows of each table lie or last beyond what is possible, (n,) bool a table.
+    """Return which rows lie or last beyond what is possible: (n,) bool for each table.
 
     That is farther from the densest stretch of starts than that is long, and than ten minutes. Only
     a few rows of a table are taken to be damaged; if more start there, as records by a device's own
@@ -101,7 +101,7 @@ def outlying(tables: TablesTimes, answered: Answered) -> list[Bools]:
 
 
 def capture(tables: Sequence[Times]) -> Stretch | None:
-    """First start and last end of the rows whose times are plausible; None without any.
+    """Return the first start and last end of rows with plausible times; None without any.
 
     Args:
         tables: The rows that are not `outlying`.
@@ -116,7 +116,7 @@ def capture(tables: Sequence[Times]) -> Stretch | None:
 
 
 def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bools:
-    """Which rows to keep, (n,) bool: all but those without start or length far outside.
+    """Return which rows to keep, (n,) bool: all but those without start or length far outside.
 
     A start of 0 alone is no fault: a trace may begin there. Far is farther than the capture is
     long, and than one second.
@@ -132,7 +132,7 @@ def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bool
 
 
 def _sure(start_ns: Int64s, end_ns: Int64s) -> Times:
-    """The rows that are not doubtful; a copy of them only if some are."""
+    """Return the times of rows that are not doubtful; copied only if some are."""
     doubtful = _doubtful(start_ns, end_ns)
     return (start_ns[~doubtful], end_ns[~doubtful]) if doubtful.any() else (start_ns, end_ns)
 
@@ -143,7 +143,7 @@ def _doubtful(start_ns: Int64s, end_ns: Int64s) -> Bools:
 
 
 def _few_elsewhere(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
-    """Rows that start outside a stretch, if they are few of their table; else none."""
+    """Return which rows start outside a stretch, (n,) bool; none if not few of their table."""
     elsewhere = ((start_ns < first_ns) | (start_ns > last_ns)) & ~_doubtful(start_ns, end_ns)
     count = np.count_nonzero(elsewhere)
     few = max(1, int(len(start_ns) * _FEW_RATIO))
@@ -151,7 +151,7 @@ def _few_elsewhere(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int
 
 
 def _endless(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
-    """Rows that end later than possible though they start where rows may."""
+    """Return which rows end later than possible though they start where rows may: (n,) bool."""
     early = _doubtful(start_ns, end_ns) & (start_ns < first_ns)
     endless: Bools = (end_ns > last_ns) & (start_ns <= last_ns) & ~early
     return endless
@@ -192,7 +192,7 @@ def _keep_awaited(endless: list[Bools], tables: TablesTimes, answered: Answered)
 
 
 def _densest(starts: Sequence[Int64s]) -> Stretch:
-    """The stretch with most starts that has no gap of ten minutes."""
+    """Find the stretch with most starts that has no gap of ten minutes."""
     first_ns = min(int(start.min()) for start in starts)
     last_ns = max(int(start.max()) for start in starts)
     if last_ns - first_ns <= _LONGEST_NS:
@@ -205,14 +205,14 @@ def _densest(starts: Sequence[Int64s]) -> Stretch:
 
 
 def lengths_ok(start_ns: Int64s, end_ns: Int64s) -> Bools:
-    """Which rows have a length, not longer than a wait may be: (n,) bool."""
+    """Return which rows have a length, not longer than a wait may be: (n,) bool."""
     length_ns = end_ns.astype(np.float64) - start_ns  # in int64 it might overflow
     ok: Bools = (length_ns > 0) & (length_ns <= LONGEST_WAIT_NS)
     return ok
 
 
 def confirmed(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
-    """Which instants lie within a row of the tables, to the minute: (n,) bool.
+    """Return which instants lie within a row of the tables, give or take a minute: (n,) bool.
 
     Args:
         at_ns: (n,) int64.
@@ -232,7 +232,7 @@ def confirmed(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
 
 
 def ending(at_ns: Int64s, tables: Sequence[Times]) -> Int64s:
-    """How many different rows of the tables end at each instant, to the minute: (n,) int64."""
+    """Count the different rows that end at each instant, give or take a minute: (n,) int64."""
     if not len(at_ns):
         return np.zeros(0, np.int64)
     at_ns = _within_axis(at_ns)
@@ -249,7 +249,7 @@ def ending(at_ns: Int64s, tables: Sequence[Times]) -> Int64s:
 
 
 def last_of_stream(device: Int32s | Int64s, stream: Int64s, start_ns: Int64s) -> Bools:
-    """Which device records nothing follows on their stream: (n,) bool."""
+    """Return which device records start last on their stream: (n,) bool."""
     order = np.lexsort((start_ns, stream, device))
     device, stream, start_ns = device[order], stream[order], start_ns[order]
     ends = np.ones(len(order), np.bool_)
@@ -262,7 +262,7 @@ def last_of_stream(device: Int32s | Int64s, stream: Int64s, start_ns: Int64s) ->
 
 
 def _sound(tables: Sequence[Times]) -> Times:
-    """The rows that may confirm others."""
+    """Return the times of all rows that may confirm others (`lengths_ok`)."""
     sound = [(start[ok], end[ok]) for start, end in tables if (ok := lengths_ok(start, end)).any()]
     if not sound:
         return np.empty(0, np.int64), np.empty(0, np.int64)

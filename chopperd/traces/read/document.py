@@ -63,7 +63,7 @@ Texts: TypeAlias = Mapping[str, bytes]
 
 
 def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
-    """The texts of the keys that are read, of a JSON object; what follows the object is ignored.
+    """Return the JSON texts of an object's keys that are read; what follows the object is ignored.
 
     Texts are unchanged, including what strict readers refuse in them.
 
@@ -84,7 +84,7 @@ def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
 
 
 def _mended(text: bytes, refusal: Refusal) -> Texts | Refusal:
-    """The same of a text with null for missing values; the refusal if it has other faults."""
+    """Read the keys with null for missing values; return `refusal` if there are other faults."""
     is_due = refusal.fault is Fault.MALFORMED and len(text) <= _MENDED_BYTES
     if not is_due or not may_lack_value(text, refusal.offset):
         return refusal
@@ -104,14 +104,14 @@ def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
 
 
 def _strict(text: bytes) -> bytes:
-    """Text of the same form and length with valid text for all of `_ODD`."""
+    """Replace all of `_ODD` by valid text of the same length."""
     for odd, plain in _ODD.items():
         text = text.replace(odd, plain)
     return text
 
 
 def _address(text: bytes | Raw) -> int:
-    """The memory address of a text: values are views of the document."""
+    """Return the memory address of a text: values are views of the document."""
     address: int = np.frombuffer(text, np.uint8).ctypes.data
     return address
 
@@ -137,7 +137,7 @@ class Opening:
 
 
 def find_opening(data: bytes) -> Opening | None:
-    """The opening of the event array in the first bytes of a document; None if not yet there.
+    """Find where the event array opens in a document's first bytes; None if not yet there.
 
     A `traceEvents` inside another object is skipped: with the array closed right there, the
     document would be incomplete. In a damaged head the first one is taken, and after a few that are
@@ -159,7 +159,7 @@ def find_opening(data: bytes) -> Opening | None:
 
 
 def _keys_of_events(data: bytes, start: int) -> Iterator[re.Match[bytes]]:
-    """Candidates for the key of the event array, with its colon."""
+    """Yield candidates for the key of the event array, with its colon."""
     while (start := data.find(_EVENTS, start)) >= 0:
         if key := _EVENTS_KEY.match(data, start):
             yield key
@@ -167,7 +167,7 @@ def _keys_of_events(data: bytes, start: int) -> Iterator[re.Match[bytes]]:
 
 
 def without_mark(data: bytes) -> bytes:
-    """The text without the byte order mark that some editors put first."""
+    """Return the text without the byte order mark that some editors put first."""
     return data.removeprefix(_BYTE_ORDER_MARK)
 
 
@@ -177,7 +177,7 @@ def is_cut_mark(data: bytes) -> bool:
 
 
 def trailing_events(tail: bytes, *, native: bool = True) -> int:
-    """Number of events in the first few lists after the event array.
+    """Count the events in the first few lists after the event array.
 
     Args:
         tail: What follows the array.
@@ -194,7 +194,7 @@ def trailing_events(tail: bytes, *, native: bool = True) -> int:
 
 
 def _counted(text: memoryview, *, native: bool) -> tuple[int, bytes]:
-    """The number of events in a list, and what follows it; their rows are discarded."""
+    """Count the events in a list; return that and what follows the list. Rows are discarded."""
     rows, at, size = TraceRows(), 0, _FIRST_PIECE_BYTES
     array = event_array(rows, _PIECE_BYTES, native=native)
     while at < len(text) and array.tail is None:

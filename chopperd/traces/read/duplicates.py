@@ -25,7 +25,7 @@ TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, 
 
 
 def without_copies(table: TableT) -> tuple[TableT, int]:
-    """The table without duplicate rows (the first in the file stays), and the number of duplicates.
+    """Remove duplicate rows (the first in the file stays); return the table and their number.
 
     A copy equals another row in every column. The kernels of a graph launch, which share their
     correlation id, differ in their times; where times are whole microseconds, several rows of no
@@ -48,7 +48,7 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
 
 
 def with_next(rows: Int64s, count: int) -> Int64s:
-    """Rows and those after them, each once, rising.
+    """Return `rows` and the row after each, without repeats, ascending.
 
     Args:
         rows: (m,) int64 indices; none is the last row.
@@ -62,7 +62,7 @@ def with_next(rows: Int64s, count: int) -> Int64s:
 
 
 def overrun_count(records: DeviceRecords) -> int:
-    """How many records end after the next one of their stream has started.
+    """Count the records that end after the next one of their stream has started.
 
     A stream runs one thing at a time, but for kernels that the program lets start early and for
     parallel branches of a graph: such records are right, and so they stay.
@@ -78,7 +78,7 @@ def overrun_count(records: DeviceRecords) -> int:
 
 
 def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
-    """The records, those that last far past later launches of their stream cut, and how many.
+    """Cut records that last far past later launches of their stream; return all, and how many.
 
     A stream runs one launch at a time, so such a record ended before the next launch started there:
     its end was stamped late. Far is by more than a ms, or past the start of several and further
@@ -86,7 +86,7 @@ def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
     stream runs launches concurrently, and none is cut.
 
     Args:
-        records: Sorted.
+        records: Sorted by (start_ns, end_ns), as are those returned.
     """
     order = _by_stream(records)
     start_ns, end_ns = records.start_ns[order], records.end_ns[order]
@@ -128,7 +128,7 @@ def _changes(column: Ints) -> Bools:
 
 
 def _by_stream(records: DeviceRecords) -> Int64s:
-    """Indices of the records stream by stream, within each by time."""
+    """Return the indices of the records stream by stream, within each by time."""
     if not len(records):
         return np.zeros(0, np.int64)
     low, high = int(records.stream.min()), int(records.stream.max())
@@ -145,7 +145,7 @@ def _times(table: TableT) -> tuple[Int64s, Int64s]:
 
 
 def _identified(table: TableT, rows: Int64s) -> Bools:
-    """Which rows have an id of their own, (m,) bool; records share that of their launch."""
+    """Return which rows have an id of their own: (m,) bool; records share that of their launch."""
     if isinstance(table, RuntimeCalls):
         return table.correlation[rows] > 0
     if isinstance(table, HostSpans):
@@ -156,13 +156,13 @@ def _identified(table: TableT, rows: Int64s) -> Bools:
 
 
 def _tied(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """Indices of rows that start and end with the row before or after them, rising."""
+    """Return ascending indices of rows that start and end with the row before or after them."""
     first = np.flatnonzero(start_ns[1:] == start_ns[:-1])
     return with_next(first[end_ns[first + 1] == end_ns[first]], len(start_ns))
 
 
 def _repeats(columns: list[Ints]) -> Bools:
-    """Which rows are equal, in all columns, to one before them: (n,) bool."""
+    """Return which rows are equal, in all columns, to one before them: (n,) bool."""
     order = np.lexsort(columns)
     equal = np.ones(len(order) - 1, np.bool_)
     for column in columns:

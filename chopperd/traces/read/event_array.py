@@ -38,7 +38,7 @@ _NEXT_EVENT: Final = b',{"ph":""}'
 
 
 def event_array(rows: TraceRows, block_bytes: int, *, native: bool = True) -> "EventArray":
-    """The reader of an event array: the C scanner if there is one, else the decoder.
+    """Make the reader of an event array: the C scanner if there is one, else the decoder.
 
     Args:
         rows: Takes the rows.
@@ -72,11 +72,11 @@ class EventArray(ABC):
 
     @property
     def pending_bytes(self) -> int:
-        """How much waits for its end: part of an element, or the tail."""
+        """How many bytes wait for their end: part of an element, or the tail."""
         return len(self._pending) + len(self.tail or b"")
 
     def feed(self, data: Buffer) -> None:
-        """Take the next bytes.
+        """Take the next bytes, and read elements once enough bytes are pending.
 
         Raises:
             DamagedTextError: They are not JSON, which only the scanner can read.
@@ -94,7 +94,7 @@ class EventArray(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Read what was waiting for more.
+        """Read the text still pending, when all is fed.
 
         Raises:
             DamagedTextError: It is not JSON, or the array has no end; only the scanner reads that.
@@ -105,7 +105,7 @@ class EventArray(ABC):
         """Read whole elements of the pending text."""
 
     def _begin_tail(self, at: int = 0) -> None:
-        """Make the pending text from an offset on the tail."""
+        """Store the pending text from an offset on as the tail; no text is pending then."""
         self.tail = self._pending.text()[at:]
         self._pending.clear()
 
@@ -136,7 +136,7 @@ class ScannedArray(EventArray):
             source.go_on_at(position)
 
     def finish(self) -> None:
-        """Read what was waiting for more."""
+        """Read the text still pending, when all is fed."""
         self._read_pending(final=True)
         self.truncated = self.tail is None and len(self._pending) > 0
 
@@ -159,7 +159,7 @@ class ScannedArray(EventArray):
             self._skip_last_damage()
 
     def _skip_last_damage(self) -> None:
-        """Find the array's end after a damaged element that no event follows."""
+        """If the array's end is found, count the damaged element before it and begin the tail."""
         text = self._pending.text()
         end = _array_end(text)
         if end is None:
@@ -177,7 +177,7 @@ class ScannedArray(EventArray):
 
 
 def _array_end(data: bytes) -> int | None:
-    """Offset of the array's closing bracket after a damaged last event; None if there is none.
+    """Find the offset of the array's closing bracket after a damaged last event; None if none.
 
     With what follows it, it closes the document; lists in the damaged event do not. Only the last
     128 KiB are searched, as keys after the events are short and have few brackets.
@@ -212,7 +212,7 @@ class DecodedArray(EventArray):
         """Do nothing: the text must be fed."""
 
     def finish(self) -> None:
-        """Read what was waiting for more."""
+        """Read the text still pending, when all is fed."""
         if self.tail is None:
             text = self._pending.text()
             found = self._decoded(b"[" + text)
@@ -243,7 +243,7 @@ class DecodedArray(EventArray):
         self._begin_tail(end)
 
     def _decoded(self, array: bytes) -> Refusal | None:
-        """Take the events of an array; a refusal if it is not one whole array."""
+        """Add the events of an array; return a refusal, or None if it is one whole array."""
         try:
             elements = ANY_VALUE.decode(array)
         except REFUSALS as error:
@@ -253,7 +253,7 @@ class DecodedArray(EventArray):
 
 
 def _cuts(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where an element seems to end and the next to start, last first.
+    """Yield where an element seems to end and the next to start, last first.
 
     The search goes backwards in growing windows: the last border is usually in the last one.
     """

@@ -1,4 +1,4 @@
-"""Decoded events to rows of a trace: the reader without the C scanner."""
+"""Turn decoded events into rows of a trace, where there is no C scanner."""
 
 import re
 from collections import defaultdict
@@ -67,7 +67,7 @@ class EventRows:
         self._rows = rows
 
     def add(self, elements: Iterable[object]) -> int:
-        """Add elements of the array; the number of those that are no events."""
+        """Add elements of the event array; return how many are no events."""
         undecodable = 0
         by_category: defaultdict[str, list[Event]] = defaultdict(list)
         for element in elements:
@@ -86,7 +86,7 @@ class EventRows:
         return undecodable
 
     def _taker(self, category: str) -> Taker | None:
-        """The method for rows of a category; None for categories that are only counted."""
+        """Return the method that adds a category's rows; None if it is only counted."""
         if category in _RECORD_KINDS:
             return partial(self._take_records, _RECORD_KINDS[category])
         if category in _SPAN_KINDS:
@@ -186,7 +186,7 @@ class EventRows:
         )
 
     def _whole(self, start_ns: Int64s, dur_ns: Int64s, placed: Bools | bool = True) -> Bools:
-        """Which rows have both times and a device; the others are counted."""
+        """Return which rows have both times and a device; count the others as undecodable."""
         keep: Bools = (start_ns != NO_TIME) & (dur_ns >= 0) & placed
         self._rows.undecodable += _unset(keep)
         return keep
@@ -208,7 +208,7 @@ class EventRows:
         return column
 
     def _places(self, rows: Sequence[Event], args: Sequence[Event], device: Int32s) -> Int32s:
-        """The process of each record whose process is not its device's number."""
+        """Number each record's process, (n,) int32; `ABSENT` where it is the device's number."""
         column = np.full(len(rows), ABSENT, np.int32)
         pids, devices = _fields(rows, "pid"), _fields(args, "device")
         for at in np.flatnonzero(integers(pids) != device).tolist():
@@ -242,30 +242,30 @@ def _args(rows: Sequence[Event]) -> list[Event]:
 
 
 def _fields(events: Sequence[Event], key: str) -> list[Scalar]:
-    """A field of mixed type of each event; None for absent ones, lists and objects."""
+    """Return a field of mixed type of each event; None for absent ones, lists and objects."""
     return scalars([event.get(key) for event in events])
 
 
 def _first(values: Sequence[Scalar], otherwise: Sequence[Scalar]) -> list[Scalar]:
-    """Each value, or the other one if it is None."""
+    """Return each value, or the other one if it is None."""
     pairs = zip(values, otherwise, strict=True)
     return [other if value is None else value for value, other in pairs]
 
 
 def _external_ids(args: Sequence[Event]) -> Int64s:
-    """External ids; the second spelling is of 2021."""
+    """Return the External ids, `ABSENT` if none; the second spelling is of 2021."""
     return counts_of(_first(_fields(args, "External id"), _fields(args, "external id")))
 
 
 def _not_negative(values: Sequence[Scalar]) -> Int64s:
-    """As `integers`, `ABSENT` also for negative numbers."""
+    """Convert values as `integers` does; `ABSENT` also for negative numbers."""
     found = integers(values)
     found[found < 0] = ABSENT
     return found
 
 
 def _device_and_stream(rows: Sequence[Event], args: Sequence[Event]) -> tuple[Int32s, Int64s]:
-    """Device and stream of device rows: from `args`, else from pid and tid, which mean the same.
+    """Return device and stream of device rows, by `args`, else by pid and tid, which mean the same.
 
     Source: Kineto writes pid = device and tid = stream ("stream 7" in 2021) for device rows.
     """
@@ -280,7 +280,7 @@ def _unset(mask: Bools) -> int:
 
 
 def ns_from_us(values: Iterable[object]) -> Int64s:
-    """Decoded times in us to the nearest ns, (n,) int64, halves to even; `NO_TIME` for none.
+    """Convert decoded times in us to the nearest ns, (n,) int64, halves to even; else `NO_TIME`.
 
     Args:
         values: Integers, decimals, or texts that are a number as JSON writes it.

@@ -25,7 +25,7 @@ ValueT = TypeVar("ValueT")
 
 
 def decimal_of(text: str) -> Decimal:
-    """A number; 0 or infinite if Decimal can't hold its exponent."""
+    """Convert a JSON number to Decimal; 0 or infinite if it can't hold the exponent."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -92,7 +92,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A decoder's refusal; `offset`, if known, is that of the fault or end (TRAILING)."""
+    """A decoder's refusal; `offset`, if known, is that of the fault or value's end (TRAILING)."""
 
     fault: Fault
     offset: int | None = None
@@ -101,7 +101,7 @@ class Refusal:
 def first_value(
     decoder: "msgspec.json.Decoder[ValueT]", data: memoryview
 ) -> tuple[ValueT, int] | Refusal:
-    """The value that `data` starts with, and its length.
+    """Decode the value that `data` starts with; return it and its length in bytes, or the refusal.
 
     The parser stops at the first byte after a whole value and names it, so the end of a value
     is found without scanning for brackets that may lie inside strings.
@@ -125,7 +125,7 @@ def is_json(text: bytes) -> bool:
 
 
 def values_of(texts: Sequence[bytes]) -> Sequence[object]:
-    """The values of JSON texts; texts that strict decoders refuse are repaired first."""
+    """Decode JSON texts; texts that strict decoders refuse are repaired first."""
     array = b"[" + b",".join(texts) + b"]"
     try:
         values: Sequence[object] = ANY_VALUE.decode(array)
@@ -135,26 +135,26 @@ def values_of(texts: Sequence[bytes]) -> Sequence[object]:
 
 
 def scalars_of(texts: Sequence[bytes]) -> list[Scalar]:
-    """The values of JSON texts of fields of mixed type; None for lists and objects."""
+    """Decode JSON texts of fields of mixed type; None for lists and objects."""
     return scalars(values_of(texts))
 
 
 def scalars(values: Sequence[object]) -> list[Scalar]:
-    """Decoded values of fields of mixed type; None for lists and objects."""
+    """Convert decoded values of mixed type: decimals to floats, lists and objects to None."""
     if _SCALARS.issuperset(map(type, values)):
         return list(cast("Sequence[Scalar]", values))
     return list(map(scalar, values))
 
 
 def scalar(value: object) -> Scalar:
-    """A decoded value of a field of mixed type; None for lists and objects."""
+    """Convert a decoded value of mixed type: a decimal to float, a list or an object to None."""
     if isinstance(value, Decimal):
         return float(value)
     return value if isinstance(value, int | str) else None
 
 
 def refusal_of(error: Exception, size_bytes: int) -> Refusal:
-    """The kind of a decoder's error on an input of `size_bytes`.
+    """Classify a decoder's error on an input of `size_bytes`.
 
     Source: msgspec's messages; `tests/unit/traces/read/test_json_text.py` holds each of them.
     """
@@ -174,7 +174,7 @@ def refusal_of(error: Exception, size_bytes: int) -> Refusal:
 
 
 def repaired(text: bytes) -> bytes:
-    """Text that strict decoders accept, as far as strings are recognised before damage.
+    """Return text that strict decoders accept, as far as strings are recognised before damage.
 
     U+FFFD replaces invalid bytes and lone surrogate escapes, null invalid values (`with_nulls`).
     """
@@ -186,7 +186,7 @@ def repaired(text: bytes) -> bytes:
 
 
 def with_nulls(text: bytes) -> bytes:
-    """`text` with null for missing values and invalid words.
+    """Return `text` with null for missing values and invalid words.
 
     Python's json writes NaN and Infinity, C++ nan and -inf, other tools None, True or 0x7f; torch
     has written nothing at all.
@@ -195,12 +195,12 @@ def with_nulls(text: bytes) -> bytes:
 
 
 def with_floats(text: bytes) -> bytes:
-    """`text` with integers longer than Python's as floats, which may have any length."""
+    """Return `text` with integers too long for Python written as floats, which have no limit."""
     return _LONG_INTEGER.sub(_with_float, text) if _LONG_DIGITS.search(text) else text
 
 
 def may_lack_value(text: bytes, offset: int | None) -> bool:
-    """Whether a parser may have refused a missing or invalid value at an offset."""
+    """Whether a missing or invalid value may be what a parser refused at an offset."""
     return offset is not None and _MAY_BE_NONE.match(text, offset) is not None
 
 
@@ -216,7 +216,7 @@ def _with_null(found: re.Match[bytes]) -> bytes:
 
 
 def _without_lone_surrogates(text: bytes) -> bytes:
-    """`text` with U+FFFD for escapes of lone surrogates."""
+    """Return `text` with U+FFFD for escapes of lone surrogates."""
     codes, digits = np.frombuffer(text, np.uint8), _nibbles()
     slashes = np.flatnonzero(codes == _BACKSLASH)
     # The first of a run of backslashes begins an escape, and every other one after it.
@@ -237,7 +237,7 @@ def _without_lone_surrogates(text: bytes) -> bytes:
 
 
 def _nibbles() -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-    """The value of each byte as a hex digit, (256,) uint8; 16 if it is none."""
+    """Return the value of each byte as a hex digit, (256,) uint8; 16 if it is none."""
     values = np.full(256, 16, np.uint8)
     for digit in range(16):
         for byte in (b"%x" % digit, b"%X" % digit):

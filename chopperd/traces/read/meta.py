@@ -1,4 +1,4 @@
-"""Keys of the trace document other than its events: rank, job, devices, runtime, base time."""
+"""Read keys of the trace document other than its events: rank, job, devices, runtime, base time."""
 
 import re
 import zlib
@@ -32,7 +32,7 @@ _MOST_GROUPS: Final = 256
 
 
 class _Job(Struct):
-    """What is read of the job's processes, whose groups may take megabytes."""
+    """The members of `distributedInfo` that are read; its groups may take megabytes."""
 
     rank: Raw = NO_TEXT
     world_size: Raw = NO_TEXT
@@ -61,7 +61,7 @@ class Keys:
 
 
 def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = None) -> Keys:
-    """The keys around the event array.
+    """Read the keys around the event array, damaged or not.
 
     Args:
         head: The document up to the array; empty if the document is the array.
@@ -88,14 +88,14 @@ def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = N
 
 
 def _base(text: bytes) -> bytes | None:
-    """The base time in damaged text."""
+    """Return the base time in damaged text, as digits; None if not found."""
     first = text.find(_BASE_KEY)
     found = None if first < 0 else _BASE.search(text, first)
     return found and found[1]
 
 
 def _values(texts: Texts) -> Mapping[str, object]:
-    """The values of keys; None for those that are too long or can't be read.
+    """Decode the values of keys; None for those that are too long or can't be read.
 
     Source: a job's processes and groups (`distributedInfo.pg_config`) may take megabytes.
     """
@@ -103,7 +103,7 @@ def _values(texts: Texts) -> Mapping[str, object]:
 
 
 def _value(text: bytes) -> object:
-    """A value, numbers with a point as floats."""
+    """Decode a value, numbers with a point as floats; None if it is too long or can't be read."""
     if len(text) > _LONG_BYTES:
         return None
     found = first_value(_PLAIN, memoryview(text))
@@ -131,7 +131,7 @@ def trace_meta(
     event_counts: Mapping[str, int],
     event_count: int,
 ) -> TraceMeta:
-    """The meta of a trace by its keys, without what is found from its rows (`with_runtime`)."""
+    """Make a trace's meta from its keys, without what is found from its rows (`with_runtime`)."""
     rank, rank_source = rank_of(values, file_name)
     job = _mapping(values.get(_JOB))
     return TraceMeta(
@@ -155,7 +155,7 @@ def trace_meta(
 
 
 def with_runtime(trace: Trace, values: Mapping[str, object], *, has_queues: bool) -> TraceMeta:
-    """The trace's meta with its runtime and what its device numbers count."""
+    """Return the trace's meta with its runtime and the kind of its device numbers filled in."""
     counts = np.bincount(trace.calls.name, minlength=len(trace.names))
     call_names = [trace.names[number] for number in np.flatnonzero(counts).tolist()]
     ran = trace.records.device[trace.records.kind == RecordKind.KERNEL]
@@ -165,13 +165,13 @@ def with_runtime(trace: Trace, values: Mapping[str, object], *, has_queues: bool
 
 
 def base_time_unix_ns(values: Mapping[str, object]) -> int | None:
-    """Unix time that relative times count from; None if absent or 0 (absolute times)."""
+    """Return the Unix time, ns, that relative times count from; None if absent, 0 or too late."""
     base = _whole_number(values.get("baseTimeNanoseconds"))
     return base if base is not None and 0 < base < _LATEST_BASE_NS else None
 
 
 def rank_of(values: Mapping[str, object], file_name: str) -> tuple[int | None, str | None]:
-    """The process's rank and its source; a file name with two different ranks has none."""
+    """Return the process's rank and its source, or Nones; a file name with two ranks has none."""
     rank = _whole_number(_mapping(values.get(_JOB)).get("rank"))
     if rank is not None:
         return rank, _JOB
@@ -180,7 +180,7 @@ def rank_of(values: Mapping[str, object], file_name: str) -> tuple[int | None, s
 
 
 def groups_of(values: Mapping[str, object]) -> tuple[ProcessGroup, ...] | None:
-    """The process groups that the rank is in, by name; None if absent, odd, or too many.
+    """Return the process groups that the rank is in, by name; None if absent, odd, or too many.
 
     Source: torch.distributed `_World.pg_config_info`: `pg_name` and `ranks` of the groups that
     the process is a member of.
@@ -211,7 +211,7 @@ def _group(name: str | None, ranks: object) -> ProcessGroup | None:
 
 
 def text_of(values: Mapping[str, object], *keys: str) -> str | None:
-    """The first of `keys` that holds a text or a number; None if none does."""
+    """Return the first value of `keys` that is a text or an integer, as text; None if none is."""
     for key in keys:
         value = values.get(key)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
@@ -220,7 +220,7 @@ def text_of(values: Mapping[str, object], *keys: str) -> str | None:
 
 
 def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
-    """The devices as the file describes them, by number.
+    """Return the devices as the file describes them, sorted by number.
 
     Source: Kineto's `deviceProperties` (id, name, numSms; the name may be ""; a UUID or PCI bus id
     where a build writes them) and our own `chopperd_devices` (device, uuid, pci_bus_id, name).
@@ -250,7 +250,7 @@ def _device(number: int, ours: Mapping[str, object], kineto: Mapping[str, object
 
 
 def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str | None:
-    """The runtime, "rocm" or "cuda", by the calls' sorted names and the header; None if unknown."""
+    """Return "rocm" or "cuda" by the calls' sorted names and the header's keys; None if unknown."""
     if _has_prefix(call_names, "hip") or ROCM_KEYS & values.keys():
         return "rocm"
     if _has_prefix(call_names, "cu") or CUDA_KEYS & values.keys():
@@ -259,7 +259,7 @@ def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str |
 
 
 def _has_prefix(names: Sequence[str], prefix: str) -> bool:
-    """Whether one of some names in order begins with a text."""
+    """Whether one of some sorted names begins with `prefix`."""
     at = bisect_left(names, prefix)
     return at < len(names) and names[at].startswith(prefix)
 
@@ -287,7 +287,7 @@ def device_numbers(
     *,
     has_queues: bool,
 ) -> DeviceNumbers:
-    """What a trace's device numbers count.
+    """Return what a trace's device numbers count.
 
     Args:
         runtime: "cuda", "rocm" or None.

@@ -40,14 +40,14 @@ class Numbering(Generic[PlainT]):
         self._number = number
 
     def column(self, numbers: Int32s) -> Int32s:
-        """A column of interned numbers as indices into `values`; negative ones become -1."""
+        """Convert a column of interned numbers to indices into `values`; negative ones to -1."""
         if not len(self._number):
             return numbers
         return np.where(numbers < 0, np.int32(ABSENT), self._number[numbers])
 
 
 def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> Numbering[PlainT]:
-    """The numbering of values by their parts.
+    """Number values, in the order of their parts; equal ones once.
 
     Args:
         columns: One column for each part of the values.
@@ -66,7 +66,7 @@ def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -
 
 
 def _ranked(column: Sequence[Part]) -> Int64s:
-    """The rank of each, (n,) int64: numbers before texts, then absent ones."""
+    """Return each part's rank in its column, (n,) int64: numbers, then texts, then None."""
     parts = dict.fromkeys(column)
     texts = sorted([part for part in parts if isinstance(part, str)])
     numbers = sorted([part for part in parts if isinstance(part, int)])
@@ -75,7 +75,7 @@ def _ranked(column: Sequence[Part]) -> Int64s:
 
 
 def _plainly(raw: Sequence[RawT], plain: Callable[[RawT], Part]) -> list[Part]:
-    """Each converted; equal texts and whole numbers are converted once."""
+    """Convert each value by `plain`; equal texts and whole numbers are converted once."""
     if not _EXACT.issuperset(map(type, raw)):
         return [plain(one) for one in raw]
     known = {one: plain(one) for one in set(raw)}
@@ -83,7 +83,7 @@ def _plainly(raw: Sequence[RawT], plain: Callable[[RawT], Part]) -> list[Part]:
 
 
 def names_of(names: Iterable[str]) -> Numbering[str]:
-    """The numbering of names, which are distinct."""
+    """Number names, which are distinct, in alphabetical order."""
     texts = list(names)
     order = sorted(range(len(texts)), key=texts.__getitem__)
     number = np.empty(len(order), np.int32)
@@ -92,13 +92,13 @@ def names_of(names: Iterable[str]) -> Numbering[str]:
 
 
 def threads_of(threads: Iterable[tuple[Scalar, Scalar]]) -> Numbering[Thread]:
-    """The numbering of threads."""
+    """Number threads, sorted by process and thread."""
     columns = [_plainly(column, _identity) for column in _columns(threads, 2)]
     return _by_parts(columns, lambda process, thread: (process, thread))
 
 
 def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective]:
-    """The numbering of collectives."""
+    """Number collectives, sorted by their fields."""
     raw = _columns(collectives, len(_COLLECTIVE))
     columns = [_plainly(*each) for each in zip(raw, _COLLECTIVE.values(), strict=True)]
     make: Callable[..., Collective] = Collective
@@ -106,7 +106,7 @@ def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective
 
 
 def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
-    """The numbering of shapes."""
+    """Number shapes, sorted by their JSON texts without blanks."""
     columns = []
     for column in _columns(shapes, 3):
         texts = list(dict.fromkeys(column))
@@ -118,7 +118,7 @@ def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
 
 
 def compacted(texts: Sequence[bytes]) -> list[str]:
-    """JSON texts without blanks, equal for equal values; "" for ""."""
+    """Return JSON texts without blanks, equal for equal values; "" for ""."""
     made: list[bytes] = []
     for some in _some_at_once(texts):
         made += map(msgspec.json.encode, values_of([text or _EMPTY for text in some]))
@@ -126,7 +126,7 @@ def compacted(texts: Sequence[bytes]) -> list[str]:
 
 
 def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """The texts in batches of few bytes: many values at once take memory and time."""
+    """Yield the texts in batches of few bytes: many values at once take memory and time."""
     first, size = 0, 0
     for end, text in enumerate(texts, 1):
         size += len(text)
@@ -137,13 +137,13 @@ def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _columns(rows: Iterable[Sequence[RawT]], count: int) -> list[list[RawT]]:
-    """The columns of some rows."""
+    """Return the columns of rows that have `count` values each."""
     whole = list(rows)
     return [list(map(itemgetter(at), whole)) for at in range(count)]
 
 
 def _identity(value: Scalar) -> int | str:
-    """A process's or thread's id; a missing one is the empty text, as Kineto writes for "none"."""
+    """Return a process's or thread's id; "" if missing, as Kineto writes for "none"."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else str(value)
     return "" if value is None else value

@@ -50,7 +50,7 @@ def read_trace(
     name: str | None = None,
     native: bool = True,
 ) -> Trace:
-    """The trace in a file, of any layout and compression; damage is counted.
+    """Read the trace in a file, of any layout, gzip or plain; damage is counted.
 
     Args:
         path: A file as Kineto or another tool wrote it, gzip or plain.
@@ -80,7 +80,7 @@ def read_trace(
 
 
 class _Document:
-    """The document as it arrives: the keys before the events, the events, the keys after."""
+    """Reads a document as it arrives: the keys before the events, the events, the keys after."""
 
     def __init__(
         self, source: TraceSource, limits: ReadLimits, called: Path, *, native: bool
@@ -99,7 +99,7 @@ class _Document:
         self._trailing = 0
 
     def feed(self, data: Buffer) -> None:
-        """Take the next piece of the text."""
+        """Take the next piece of the text; refuse an element or other text that is too long."""
         if self._head is None:
             data = self._open(data)
         self._events.feed(data)
@@ -110,7 +110,7 @@ class _Document:
             )
 
     def read_on(self) -> None:
-        """Once the events have begun, let the scanner read the file itself.
+        """Let the scanner read on in the file itself, once the events have begun.
 
         It stops at a long or damaged element and is tried again when that is passed. Pending text
         is read again, which is less than is fed until the next try.
@@ -122,7 +122,7 @@ class _Document:
         self._read_on_from = self._source.stored_bytes + _RETRY_BYTES
 
     def finish(self) -> None:
-        """Read what was waiting for more.
+        """Read the text still pending, when the document has ended.
 
         Raises:
             TraceFormatError: There was no event array, or nothing in it was an event.
@@ -141,7 +141,7 @@ class _Document:
             )
 
     def trace(self) -> Trace:
-        """The trace, after `finish`."""
+        """Build the trace, after `finish`; raise as `read_trace` does."""
         keys = meta.read_keys(self._head or b"", self._events.tail, self._texts)
         if isinstance(self._events, DecodedArray) and not (keys.closed and keys.readable):
             raise DamagedTextError
@@ -202,7 +202,7 @@ class _Document:
         return self._rows.counts.total() + lost
 
     def _open(self, data: Buffer) -> bytes:
-        """The part of the text so far that belongs to the event array; empty until it opens."""
+        """Take text; return the part so far that is of the event array, empty until it opens."""
         self._opening += data
         if len(self._opening) < self._wanted_bytes:
             return b""
@@ -224,7 +224,7 @@ class _Document:
         return text[opening.position :]
 
     def _no_events(self) -> TraceFormatError:
-        """The reason why a text without an event array is no trace."""
+        """Make the error that says why a text without an event array is no trace."""
         text = without_mark(bytes(self._opening))
         keys = document_texts(text, mend=False)
         if not isinstance(keys, Refusal):

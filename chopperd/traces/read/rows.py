@@ -67,12 +67,12 @@ class TraceRows:
 
 
 def annotation_names(names: Sequence[str]) -> Bools:
-    """Which names are annotations of torch's profiler and optimizers, (n,) bool.
+    """Return which names are annotations of torch's profiler and optimizers, (n,) bool.
 
     In 2021 these were operators by category.
 
     Args:
-        names: In order.
+        names: Sorted.
     """
     found = np.zeros(len(names), np.bool_)
     for prefix in _ANNOTATION_PREFIXES:
@@ -95,7 +95,7 @@ class Interner(dict[KeyT, int]):
         self.most = most
 
     def __missing__(self, key: KeyT) -> int:
-        """Number a new key."""
+        """Number a new key, and return its number; `BEYOND`, and nothing is stored, if full."""
         if self.is_full:
             return BEYOND
         self[key] = number = len(self)
@@ -107,7 +107,7 @@ class Interner(dict[KeyT, int]):
         return self.most is not None and len(self) >= self.most
 
     def numbers(self, keys: Sequence[KeyT]) -> list[int]:
-        """The number of each key; for many new keys."""
+        """Return the number of each key, numbering new ones; fast for many new keys."""
         new = [key for key in dict.fromkeys(keys) if key not in self]
         if self.most is not None:
             new = new[: self.most - len(self)]
@@ -122,24 +122,24 @@ class ColumnParts:
         self._parts: dict[str, list[Ints]] = {}
 
     def append(self, keep: Bools, **columns: Ints) -> None:
-        """Add the rows where `keep` is set."""
+        """Add the rows where `keep` is set, given as columns."""
         if not keep.all():
             columns = {name: column[keep] for name, column in columns.items()}
         self.add(**columns)
 
     def add(self, **columns: Ints) -> None:
-        """Add all rows."""
+        """Add rows, given as columns, which are not copied."""
         for name, column in columns.items():
             self._parts.setdefault(name, []).append(column)
 
     def whole(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """A whole column, (n,) `dtype`."""
+        """Return a whole column, (n,) `dtype`, which stays stored: it is no copy."""
         column = self.take(name, dtype)
         self._parts[name] = [column]
         return column
 
     def take(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """A whole column, (n,) `dtype`; it is removed here."""
+        """Remove a whole column and return it, (n,) `dtype`."""
         parts = self._parts.pop(name, [])
         if not parts:
             return np.empty(0, dtype)
@@ -148,7 +148,7 @@ class ColumnParts:
 
 
 def integers(values: Iterable[Scalar]) -> Int64s:
-    """The values as integers, (n,) int64; `ABSENT` where one is absent, no number, or too big."""
+    """Convert values to (n,) int64; `ABSENT` where one is absent, no number, or too big."""
     given = [ABSENT if value is None else value for value in values]
     try:
         return np.frombuffer(array("q", cast("list[int]", given)), np.int64).copy()
@@ -157,14 +157,14 @@ def integers(values: Iterable[Scalar]) -> Int64s:
 
 
 def counts_of(values: Sequence[Scalar]) -> Int64s:
-    """As `integers`, `ABSENT` also for 0 and below: ids and sizes that mean "none"."""
+    """Convert as `integers` does; `ABSENT` also for 0 and below: ids and sizes that mean "none"."""
     found = integers(values)
     found[found <= 0] = ABSENT
     return found
 
 
 def integer(value: Scalar) -> int:
-    """One value as an integer within int64: 7, 7.0, "7", "0x7" and "stream 7" are 7."""
+    """Convert to an int64 or `ABSENT`: 7, 7.0, "7", "0x7" and "stream 7" are 7."""
     try:
         number = _from_text(value) if isinstance(value, str) else int(value or 0)
     except (ValueError, OverflowError):
@@ -194,7 +194,7 @@ class ScannedRows:
         }
 
     def add(self, found: Scanned) -> None:
-        """Add the rows of one scan."""
+        """Add the rows and counts of one `Scanner.take`."""
         rows = self._rows
         for category, count in found.counts.items():
             rows.counts[_texts([category])[0]] += count
@@ -230,7 +230,7 @@ class _Numbers(Generic[KeyT]):
         self._room: Int32s = np.array([ABSENT], np.int32)
 
     def of(self, texts: Sequence[bytes]) -> Int32s:
-        """(len(texts) + 1,) the number of each text; `ABSENT` last, which -1 indexes.
+        """Return each text's number, (len(texts) + 1,) int32; `ABSENT` last, which -1 indexes.
 
         Args:
             texts: Those of the last call, and new ones.
@@ -244,7 +244,7 @@ class _Numbers(Generic[KeyT]):
         return self._room[: self._count + 1]
 
     def _numbered(self, texts: Sequence[bytes]) -> list[int]:
-        """Numbers of new texts; a full table knows texts by their bytes only."""
+        """Return the numbers of new texts; a full table knows texts by their bytes only."""
         if self._interner.is_full:
             return [self._known.get(text, BEYOND) for text in texts]
         numbers = self._interner.numbers(self._decode(texts))
@@ -254,12 +254,12 @@ class _Numbers(Generic[KeyT]):
 
 
 def _texts(texts: Sequence[bytes]) -> list[str]:
-    """Decoded values as texts."""
+    """Decode JSON texts, and return the values as str."""
     return list(map(str, values_of(texts)))
 
 
 def _joined(texts: Sequence[bytes]) -> list[tuple[Scalar, ...]]:
-    """The scalars of each text of several values, an absent one being None."""
+    """Split texts at `JOIN` and decode the values to scalars, an absent one to None."""
     parts = [part or _NULL for text in texts for part in text.split(JOIN)]
     values, each = scalars_of(parts), len(parts) // len(texts)
     return list(zip(*(values[at::each] for at in range(each)), strict=True))

@@ -56,7 +56,7 @@ def is_kineto(path: Path) -> bool:
 
 
 def other_format(text: bytes, name: str) -> str | None:
-    """The format of a file that is no JSON, and what to do instead, as the end of a sentence.
+    """Name the format of a file that is no JSON, and what to do instead, as a sentence's end.
 
     Args:
         text: The file's beginning, decompressed.
@@ -79,7 +79,7 @@ def other_format(text: bytes, name: str) -> str | None:
 
 
 def _perfetto_packets(text: bytes) -> int:
-    """The number of packets at the beginning of a text, the last perhaps cut; 0 if it has others.
+    """Count the packets that a text begins with, the last perhaps cut; 0 if it has other bytes.
 
     Only the first few are read. Unlike packets, text has no control bytes but blanks.
     """
@@ -96,7 +96,7 @@ def _perfetto_packets(text: bytes) -> int:
 
 
 def _packet(text: bytes, at: int) -> tuple[int, int]:
-    """The length of a packet and where its bytes begin; -1 where there is none."""
+    """Return the length of the packet at `at` and where its bytes begin; -1 if there is none."""
     size = shift = 0
     for begins in range(at + 1, at + 1 + _LENGTH_BYTES) if text[at] == _PACKET else ():
         byte = text[begins] if begins < len(text) else 0
@@ -110,7 +110,7 @@ def _packet(text: bytes, at: int) -> tuple[int, int]:
 
 
 def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
-    """Kineto traces in a folder, recognised by content, that were written since a time; sorted.
+    """Return a folder's Kineto traces, recognised by content, written since a time; sorted.
 
     Args:
         directory: The folder to search.
@@ -125,7 +125,7 @@ def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) ->
 
 
 def _written_since(path: Path, unix_ns: int) -> bool:
-    """Whether the file was last written since then; False for one that is gone."""
+    """Whether the file was last written at or after a time; False for one that is gone."""
     try:
         return path.stat().st_mtime_ns >= unix_ns
     except OSError:
@@ -133,7 +133,7 @@ def _written_since(path: Path, unix_ns: int) -> bool:
 
 
 def _files(directory: Path, depth: int) -> Iterator[Path]:
-    """Files down to a depth; folders that can't be read and links to folders are skipped."""
+    """Yield files down to a depth; folders that can't be read and links to folders are skipped."""
     try:
         entries = sorted(directory.iterdir())
     except OSError:

@@ -94,7 +94,7 @@ class TraceSource:
         self._opened = os.fstat(self.file)
 
     def __enter__(self) -> Self:
-        """The source itself."""
+        """Return the source itself."""
         return self
 
     def __exit__(
@@ -107,11 +107,11 @@ class TraceSource:
         os.close(self.file)
 
     def chunks(self) -> Iterator[bytes]:
-        """As `views`, but as copies of about `block_bytes` each."""
+        """Yield the text as `views` does, but as copies of about `block_bytes` each."""
         return _joined(map(bytes, self.views()), self._limits.block_bytes)
 
     def views(self) -> Iterator[Buffer]:
-        """The text, decompressed if it is gzip, in pieces that fit a core's cache.
+        """Yield the text, decompressed if it is gzip, in pieces that fit a core's cache.
 
         A piece is valid until the next is requested: it may be a view of memory that is reused.
 
@@ -138,7 +138,7 @@ class TraceSource:
 
     @property
     def sha256(self) -> str:
-        """Hash of the bytes read so far, as stored, in hex."""
+        """SHA-256 of the bytes read so far, as stored, in hex."""
         return self._hash.hexdigest()
 
     @property
@@ -150,7 +150,7 @@ class TraceSource:
             return False
 
     def go_on_at(self, position: int) -> None:
-        """Return text of a plain file from an offset on; what is before was read by the scanner."""
+        """Continue a plain file at an offset; hash what the scanner has read before it."""
         os.lseek(self.file, position, os.SEEK_SET)
         self.stored_bytes = self.expanded_bytes = position
         with self._readable():
@@ -171,7 +171,7 @@ class TraceSource:
         return (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns)
 
     def error(self, problem: str, offset: int | None = None) -> TraceFormatError:
-        """An error that names the file, and the offset in its decompressed text if known."""
+        """Make an error that names the file, and the offset in its decompressed text if known."""
         where = "" if offset is None else f" (byte {offset})"
         return TraceFormatError(f"{self._name} {problem}{where}", path=self._name, offset=offset)
 
@@ -199,7 +199,7 @@ class TraceSource:
             raise self.error(f"can't be read: {reason}") from error
 
     def _stored(self) -> Iterator[Buffer]:
-        """The file's bytes as stored, hashed and reported: views of the same memory each time."""
+        """Yield the bytes as stored, hashed and reported: views of the same memory each time."""
         while True:
             with self._readable():
                 count = os.readv(self.file, [self._view])
@@ -214,12 +214,12 @@ class TraceSource:
             yield data
 
     def _hash_next(self, begin: int, data: memoryview) -> None:
-        """Hash the part of some bytes, which begin at an offset, that was not hashed before."""
+        """Hash the bytes of `data`, which is at offset `begin`, that were not hashed before."""
         self._hash.update(data[max(self._hash_bytes - begin, 0) :])
         self._hash_bytes = max(self._hash_bytes, begin + len(data))
 
     def _expanded(self, stored: Iterator[Buffer]) -> Iterator[bytes]:
-        """The decompressed text of all gzip members; ends early where the stream is broken."""
+        """Yield the text of all gzip members; end early where broken, and set `truncated`."""
         inflater = _Inflater(len(self._view))
         try:
             for data in stored:
@@ -235,7 +235,7 @@ class TraceSource:
 
 
 def _joined(pieces: Iterable[bytes], least_bytes: int) -> Iterator[bytes]:
-    """Pieces joined until they have some length; the last may be shorter."""
+    """Yield pieces joined until they have `least_bytes`; the last may be shorter."""
     parts: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -263,7 +263,7 @@ class _Inflater:
         return self._member.eof
 
     def feed(self, data: Buffer) -> Iterator[bytes]:
-        """The text of a file's next bytes; what follows the end of a member is copied."""
+        """Yield the text of a file's next bytes; what follows the end of a member is copied."""
         view, at = memoryview(data), 0
         while at < len(view):
             window = view[at : at + self._window_bytes]
@@ -285,7 +285,7 @@ class _Inflater:
                 yield piece
 
     def _next_member(self, data: Buffer) -> bytes:
-        """Begin another member and return its bytes; empty if padding or other data follow."""
+        """Begin another member; return its bytes, or none if padding or other data follow."""
         begins = (self._between + data).lstrip(b"\0")
         if not begins.startswith(_GZIP):
             self._between = begins[: len(_GZIP)]

@@ -1,4 +1,4 @@
-"""Which collective each communication kernel carries out, of which process group, how large."""
+"""Find the collective that each communication kernel carries out, its process group and size."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _IDLE: Final = frozenset({"wait", "init"})
 
 
 def collective_name(text: str) -> str:
-    """One name for a collective, however torch spells it: "allgather" of "nccl:_all_gather_base".
+    """Return one name for all spellings of a collective: "allgather" for "nccl:_all_gather_base".
 
     Source: kernel metadata ("Collective name": allreduce, _allgather_base, _reduce_scatter_base)
         and annotations (nccl:all_reduce) of real traces.
@@ -49,10 +49,11 @@ def collective_name(text: str) -> str:
 def collectives_of(
     trace: Trace, call: Int64s, kernel_class: Int8s
 ) -> tuple[tuple[Collective, ...], Int32s]:
-    """The collectives of a trace, and that of each device record by the first source that knows.
+    """Return the collectives of a trace, and that of each record by the first source that knows.
 
-    Its own metadata; that of the `record_param_comms` operator around its launch; the name of
-    torch's annotation around its launch; its own name. The latter two give no group and no size.
+    Sources are the record's metadata; that of the `record_param_comms` operator around its launch;
+    the name of torch's annotation around its launch; the record's name. The latter two give no
+    group and no size.
     Where one operator launched several kernels, how they share its size is not known.
 
     Args:
@@ -84,13 +85,13 @@ def collectives_of(
 def generic_collectives(
     trace: Trace, collectives: Sequence[Collective], column: Int32s
 ) -> Iterator[tuple[Int64s, int, str]]:
-    """The records of kernels that serve all collectives, by kernel name and collective.
+    """Yield the records of kernels that serve all collectives, by kernel name and collective.
 
     Those whose collective is not known (launched before the recording) are left out. Takes what
     `collectives_of` returns.
 
     Yields:
-        Indices of records, the name of all of them, and the collective's name.
+        Indices of records, the index of their name in `Trace.names`, and the collective's name.
     """
     generic = names_matching(trace.names, _GENERIC).take(trace.records.name)
     rows = np.flatnonzero(generic & (column >= 0))
@@ -114,7 +115,7 @@ class _Numbering(dict[Collective, int]):
         self._recorded = recorded
 
     def described(self, given: Int32s, *, crowded: Bools) -> Int32s:
-        """Numbers of the collectives as recorded, without a size where `crowded`; -1 stays."""
+        """Number recorded collectives, (n,) int32, without a size where `crowded`; -1 stays."""
         numbers = np.full(len(given), -1, np.int32)
         for several in (False, True):
             of_recorded = np.full(len(self._recorded) + 1, -1, np.int32)
@@ -125,7 +126,7 @@ class _Numbering(dict[Collective, int]):
         return numbers
 
     def named(self, numbers: Int32s, column: Int32s, texts: Sequence[str]) -> Int32s:
-        """The numbers, those that are -1 by name alone: `column` is an index into `texts` or -1."""
+        """Fill `numbers` that are -1 by name alone; `column` is an index into `texts` or -1."""
         open_ = (numbers < 0) & (column >= 0)
         of_text = np.full(len(texts) + 1, -1, np.int32)
         for index in used_names(column[open_], len(texts)).tolist():
@@ -148,14 +149,14 @@ class _Numbering(dict[Collective, int]):
 
 
 def _described(trace: Trace) -> Int64s:
-    """Indices of the spans with a collective that moves data."""
+    """Return the indices of the spans with a collective that moves data."""
     idle = np.array([collective_name(each.name) in _IDLE for each in trace.collectives], np.bool_)
     spans = np.flatnonzero(trace.spans.collective >= 0)
     return spans[~idle[trace.spans.collective[spans]]] if len(spans) else spans
 
 
 def _crowded(operator: Int64s) -> Bools:
-    """(n,) bool: whether another kernel was launched by the same operator."""
+    """Return whether each kernel's operator launched another kernel too: (n,) bool."""
     known = operator >= 0
     counts = np.bincount(operator[known], minlength=1)
     several: Bools = known & (counts[operator] > 1)
@@ -172,7 +173,7 @@ def _names_around(trace: Trace, launched: Moments) -> tuple[Int32s, Sequence[str
 
 
 def _own_names(trace: Trace, name: Int32s) -> tuple[Int32s, Sequence[str]]:
-    """The collectives named by the kernels themselves."""
+    """Return for each kernel the index of the collective in its name, -1 none; and these texts."""
     texts: list[str] = []
     of_name = np.full(len(trace.names), -1, np.int32)
     for index in used_names(name, len(trace.names)).tolist():

@@ -50,7 +50,7 @@ _OFTEN: Final = 3
 
 
 def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
-    """The operators of a trace, each with its own time, layer and phase in steps of the host."""
+    """Return a trace's operators, each with its own time, layer and phase in steps of the host."""
     spans = trace.spans
     operators = np.flatnonzero(spans.kind == SpanKind.OP)
     began = Moments(thread=spans.thread[operators], at_ns=spans.start_ns[operators])
@@ -68,7 +68,7 @@ def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
 
 
 def own_times(spans: HostSpans, chosen: Int64s) -> Int64s:
-    """(m,) int64: time in ns during which each chosen span (rising indices) was the innermost."""
+    """Compute for how many ns each span at `chosen` (ascending) was the innermost: (m,) int64."""
     thread = np.tile(spans.thread[chosen], 2)
     at_ns = np.concatenate((spans.start_ns[chosen], spans.end_ns[chosen]))
     order = np.lexsort((at_ns, thread))
@@ -82,7 +82,7 @@ def own_times(spans: HostSpans, chosen: Int64s) -> Int64s:
 
 
 def host_activity(trace: Trace, data_wait_patterns: tuple[str, ...]) -> tuple[HostActivity, ...]:
-    """One entry a thread, as `Trace.threads`: time in allocator calls, data waits, sync calls."""
+    """Return each thread's time in allocator calls, data waits, sync calls, as `Trace.threads`."""
     threads = len(trace.threads)
     calls, spans, names = trace.calls, trace.spans, trace.names
     allocator = _by_thread(calls, names_matching(names, ALLOCATOR_CALL).take(calls.name), threads)
@@ -96,7 +96,7 @@ def host_activity(trace: Trace, data_wait_patterns: tuple[str, ...]) -> tuple[Ho
 
 
 def _by_thread(rows: RuntimeCalls | HostSpans, chosen: Bools, threads: int) -> list[Intervals]:
-    """The union of the chosen rows' time, for each thread."""
+    """Return the union of the chosen rows' intervals for each thread."""
     at = np.flatnonzero(chosen)
     at = at[np.argsort(rows.thread[at], kind="stable")]
     edges = np.searchsorted(rows.thread[at], np.arange(threads + 1))
@@ -107,9 +107,10 @@ def _by_thread(rows: RuntimeCalls | HostSpans, chosen: Bools, threads: int) -> l
 
 
 def repeating_annotation(trace: Trace) -> tuple[str, int] | None:
-    """The repeated annotation with most time, and how often it occurs; None below three times.
+    """Return the annotation with most time of those that occur 3 times or more, and its count.
 
-    Numbers in it are `#`: serving engines write one each iteration, with what it worked on.
+    None without any. Numbers in it are `#`: serving engines write one each iteration, with what it
+    worked on.
     """
     spans = trace.spans
     rows = np.flatnonzero(spans.kind == SpanKind.ANNOTATION)

@@ -1,4 +1,4 @@
-"""The layer of the model for which each moment of a thread works; unknown rather than guessed.
+"""Find the model's layer that each moment of a thread works for; unknown rather than guessed.
 
 Evidence, best first:
 
@@ -57,7 +57,7 @@ _Path: TypeAlias = tuple[str, ...]
 
 
 def module_layers(trace: Trace) -> tuple[tuple[str, ...], Int64s]:
-    """Names of layers, and the layer of each call of a module: (spans,) int64, -1 for other spans.
+    """Return the names of layers, and each module call's layer: (spans,) int64, -1 for other spans.
 
     A layer is named by the path of modules down to it, "Qwen2Model_0/Qwen2DecoderLayer_3". It is
     the outermost module of a class of which one parent has several: a decoder layer, a block.
@@ -77,7 +77,7 @@ def module_layers(trace: Trace) -> tuple[tuple[str, ...], Int64s]:
 
 
 def _paths(trace: Trace) -> tuple[list[_Path], Int64s]:
-    """Distinct paths of modules, and the path of each call: (spans,) int64, -1 for other spans.
+    """Return distinct module paths, and each call's path: (spans,) int64, -1 for other spans.
 
     Calls are taken level by level, outermost first.
     """
@@ -106,7 +106,7 @@ def _paths(trace: Trace) -> tuple[list[_Path], Int64s]:
 
 
 def _rooted(paths: Iterable[_Path]) -> list[_Path]:
-    """The paths, those of modules called on their own extended by that of other calls."""
+    """Return the paths, those of modules called on their own extended by that of other calls."""
     elsewhere: dict[str, set[_Path]] = defaultdict(set)
     paths = list(paths)
     for path in paths:
@@ -120,7 +120,7 @@ def _rooted(paths: Iterable[_Path]) -> list[_Path]:
 
 
 def _layer_classes(paths: Iterable[_Path]) -> set[str]:
-    """Classes of which several instances are called in one parent, without containers."""
+    """Return the classes of which one parent calls several instances, without containers."""
     siblings: dict[tuple[_Path, str], set[str]] = defaultdict(set)
     for path in paths:
         siblings[path[:-1], _class(path[-1])].add(path[-1])
@@ -139,13 +139,13 @@ def _class(instance: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """FSDP2's annotations.
+    """FSDP2's annotations of a trace, by module.
 
     Attributes:
         modules: Names of the modules whose parameters are grouped; `ROOT` for the root's.
         module: (spans,) int32, index into `modules` of the group an annotation is about; -1 none.
         before_forward: (spans,) bool, `FSDP::pre_forward` annotations.
-        forward, backward: From the hook before a module's forward, or backward, to that after.
+        forward, backward: Time from the hook before a module's forward, or backward, to that after.
     """
 
     modules: tuple[str, ...]
@@ -166,7 +166,7 @@ class Stretches:
 
 
 def sharding(trace: Trace) -> Sharding:
-    """FSDP2's annotations of modules; empty without any."""
+    """Find FSDP2's annotations of modules; the result is empty without any."""
     spans = trace.spans
     annotations = spans.name[spans.kind == SpanKind.ANNOTATION]
     numbers: dict[str, int] = {}
@@ -193,9 +193,9 @@ def sharding(trace: Trace) -> Sharding:
 
 
 def _stretches(trace: Trace, module: Int32s, opens: Bools, closes: Bools) -> Stretches:
-    """From each opening annotation to the end of the last closing one before it opens again.
+    """Return the time from each opening annotation to the last closing one before the next opening.
 
-    Both are of one module, on one thread. A stretch that is not closed is left out.
+    Both are of one module, on one thread, and included. A stretch that is not closed is left out.
     """
     spans = trace.spans
     rows = np.flatnonzero(opens | closes)
@@ -219,7 +219,7 @@ def _stretches(trace: Trace, module: Int32s, opens: Bools, closes: Bools) -> Str
 
 
 def layers(trace: Trace, moments: Moments, phase: Int8s) -> tuple[tuple[str, ...], Int32s]:
-    """Names of layers, and the layer of each moment by its `Phase`: (n,) int32, -1 unknown."""
+    """Return names of layers, and each moment's layer by its `Phase`: (n,) int32, -1 unknown."""
     evidence = _Evidence(trace)
     if not evidence.names:
         return (), np.full(len(moments), -1, np.int32)
@@ -233,7 +233,7 @@ def layers(trace: Trace, moments: Moments, phase: Int8s) -> tuple[tuple[str, ...
 
 
 class _Evidence:
-    """What a trace says of layers; `names` are those of layers, which columns here index."""
+    """Evidence of layers in a trace; `names` are those of layers, which columns here index."""
 
     def __init__(self, trace: Trace) -> None:
         spans = trace.spans
@@ -248,13 +248,13 @@ class _Evidence:
         self._backward = _Timed(sharded.backward, of_module)
 
     def direct(self, moments: Moments) -> Int64s:
-        """(n,) int64: the layer of each moment by the spans around it, in forward; -1 unknown."""
+        """Return each moment's layer by the spans around it, in forward: (n,) int64; -1 unknown."""
         called = _spread(self._module_layer, self._modules.innermost(moments))
         annotated = _spread(self._annotated, self._annotations.innermost(moments))
         return _first(annotated, called, self._forward.at(moments))
 
     def of_backward(self, trace: Trace, moments: Moments) -> Int64s:
-        """(n,) int64: the layer of each moment of a backward pass; -1 unknown."""
+        """Return the layer of each moment of a backward pass: (n,) int64; -1 unknown."""
         call = self._modules.innermost(moments)
         node = Nesting(trace.spans, np.flatnonzero(backward_spans(trace))).innermost(moments)
         annotated = _spread(self._annotated, self._annotations.innermost(moments))
@@ -263,7 +263,7 @@ class _Evidence:
         return _first(annotated, called, inherited, self._backward.at(moments))
 
     def _of_sharded(self, trace: Trace, sharded: Sharding) -> Int64s:
-        """(modules,) int64: for each of FSDP2's modules the layer of the module whose hook ran.
+        """Return for each FSDP2 module the layer of the module whose hook ran: (modules,) int64.
 
         If that is none or several, its own name is the layer.
         """
@@ -293,12 +293,12 @@ class _Timed:
 
 
 def _spread(column: Int64s, row: Int64s) -> Int64s:
-    """A column's values at some rows; -1 at row -1."""
+    """Return a column's values at some rows; -1 at row -1."""
     return np.append(column, -1)[row]
 
 
 def _first(*columns: Int64s) -> Int64s:
-    """For each row the first known value of several columns."""
+    """Return for each row the first known value of several columns; -1 if none is known."""
     found = columns[0].copy()
     for column in columns[1:]:
         found = np.where(found < 0, column, found)
@@ -306,7 +306,7 @@ def _first(*columns: Int64s) -> Int64s:
 
 
 class Origins:
-    """Forward operators whose nodes run in backward passes.
+    """Finds the forward operators whose nodes run in backward passes.
 
     By the profiler's arrow between them, else by sequence number.
     """
@@ -323,7 +323,7 @@ class Origins:
         self._nodes = Nesting(spans, np.flatnonzero(linked))
 
     def of(self, moments: Moments) -> Moments:
-        """The start of the forward operator of the innermost node around each moment.
+        """Return the start of the forward operator of the innermost node around each moment.
 
         The thread is -1 if there is no node, or its operator is not known.
         """
@@ -332,14 +332,14 @@ class Origins:
 
 
 def _numbered_nodes(spans: HostSpans) -> Bools:
-    """Backward operators with the number of a forward operator: (spans,) bool."""
+    """Return which spans are backward operators with a forward one's number: (spans,) bool."""
     numbered: Bools = (spans.sequence >= 0) & (spans.forward_thread > 0)
     numbered &= spans.kind == SpanKind.OP
     return numbered
 
 
 def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
-    """Backward operators with an arrow, rising indices of spans; when their forward ones began.
+    """Return backward operators with an arrow, ascending, and when their forward ones began.
 
     An arrow ends at the start of a backward operator, of several that start there the outermost.
     """
@@ -361,7 +361,7 @@ def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
 
 
 def _by_sequence(spans: HostSpans) -> tuple[Int64s, Moments]:
-    """As `_arrows`, by sequence number if a single thread uses it.
+    """Return the same as `_arrows`, by sequence number if a single thread uses it.
 
     Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which is
     not that of the trace. The operator that makes the node is the last with its number: those

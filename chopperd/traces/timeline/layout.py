@@ -35,7 +35,7 @@ LAUNCHES_WITHOUT_RECORD: Final = "launches_without_record"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """What a site or a job may say about its traces.
+    """Settings of a site or a job for the layout of its traces.
 
     Attributes:
         data_wait_patterns: Regular expressions, found in names of host spans that wait for data.
@@ -55,7 +55,7 @@ Columns: TypeAlias = Mapping[str, Ints | Float64s]
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
-    """Link, class and assign every device record of a trace; nothing is dropped.
+    """Build a trace's timeline: link, class and assign every device record; none is dropped.
 
     A record belongs to the step whose marker its launch started in; where only device rows mark
     steps, to the step whose row it started in.
@@ -113,7 +113,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
 
 
 def _call_columns(trace: Trace, links: Links) -> dict[str, Ints | Float64s]:
-    """Columns that are copied from the records and from the calls that launched them."""
+    """Return the columns that are copied from the records and from the calls that launched them."""
     records, calls, call = trace.records, trace.calls, links.call
     return {
         "start_ns": records.start_ns,
@@ -127,7 +127,7 @@ def _call_columns(trace: Trace, links: Links) -> dict[str, Ints | Float64s]:
 
 
 def _of_graphs(call: Int64s, layer: Int32s) -> int:
-    """How many records of unknown layer share their launching call with others."""
+    """Count the records of unknown layer that share their launching call with others of them."""
     launched = call[(call >= 0) & (layer < 0)]
     return int((np.bincount(launched)[launched] > 1).sum()) if len(launched) else 0
 
@@ -135,7 +135,7 @@ def _of_graphs(call: Int64s, layer: Int32s) -> int:
 def _families(
     trace: Trace, collectives: Sequence[Collective], collective: Int32s
 ) -> tuple[tuple[str, ...], Int32s]:
-    """The families of a trace, and the column that indexes them; copies go by their own names.
+    """Return a trace's families, and each record's index into them; copies have their own names.
 
     A kernel that serves all collectives is a family for each of them.
     """
@@ -154,14 +154,14 @@ def _families(
 
 
 def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
-    """A column of the calls, for each record that of its call."""
+    """Return for each record a column's value at its call; `otherwise` if it is unlinked."""
     if len(column) == 0:
         return np.full(len(call), otherwise, np.int64)
     return np.where(call >= 0, column.take(call), otherwise)
 
 
 def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[Step, ...]:
-    """The steps, each with the reasons for which the file holds only part of it.
+    """Add to each step the reasons for which the file holds only part of it.
 
     A file that only lacks its closing brackets has no known loss: whole events end it, and
     launches without a record, in the steps `lossy`, show the rest.
@@ -206,7 +206,7 @@ def _devices(
 
 
 def _with_windows(device: DeviceTimeline, cycle: Sequence[int]) -> DeviceTimeline:
-    """The device's timeline with its main stream and windows."""
+    """Return the device's timeline with its main stream and windows filled in."""
     compute = computes(device.kernel_class)
     main = main_stream(device.stream, device.end_ns - device.start_ns, compute)
     windows = device_windows(
@@ -221,7 +221,7 @@ def _with_windows(device: DeviceTimeline, cycle: Sequence[int]) -> DeviceTimelin
 
 
 def computes(kernel_class: Int8s) -> Bools:
-    """Which records compute, by their class: (n,) bool."""
+    """Return which records compute, by their class: (n,) bool."""
     of_class = np.array([each in COMPUTE_CLASSES for each in KERNEL_CLASSES])
     return of_class.take(kernel_class)
 
@@ -235,7 +235,7 @@ def device_windows(
     on_main_stream: Bools,
     cycle: Sequence[int] = (),
 ) -> tuple[DeviceWindow, ...]:
-    """One window a step with records on the device, abutting, in step order.
+    """Return one window for each step with records on the device, abutting, in step order.
 
     A window starts at the step's cut: the start of its first own compute kernel on the main
     stream, else on any stream, else of its first own record; no earlier than the cut before it.
@@ -247,7 +247,7 @@ def device_windows(
         end_ns: (n,) int64.
         compute: (n,) bool, records that compute.
         on_main_stream: (n,) bool.
-        cycle: Of each step the profiler's cycle; none if there is one.
+        cycle: The profiler's cycle of each step; empty if there is only one.
     """
     if not np.any(step >= 0):
         return ()
@@ -275,14 +275,14 @@ def device_windows(
 
 
 def main_stream(stream: Int64s, duration_ns: Int64s, compute: Bools) -> int:
-    """The stream of the records (one or more) with most compute time; without any, most time."""
+    """Return the stream of the records (one or more) with most compute time; if none, most time."""
     rows = compute if compute.any() else np.ones(len(stream), np.bool_)
     streams, which = np.unique(stream[rows], return_inverse=True)
     return int(streams[np.argmax(np.bincount(which, weights=duration_ns[rows]))])
 
 
 def _first_start_ns(step: Int32s, start_ns: Int64s, rows: Bools, count: int) -> Int64s:
-    """The first start of each step among the rows; `_NEVER_NS` for steps without any."""
+    """Return each step's first start among the rows; `_NEVER_NS` for steps without any."""
     own = np.flatnonzero(rows & (step >= 0))[::-1]
     first_ns = np.full(count, _NEVER_NS, np.int64)
     first_ns[step[own]] = start_ns[own]  # rows come last to first, and the last write stays

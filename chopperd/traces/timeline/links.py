@@ -1,4 +1,4 @@
-"""Which runtime call launched which device record, and which launches left no record."""
+"""Link device records to the runtime calls that launched them; find launches without record."""
 
 import re
 from collections.abc import Mapping
@@ -59,8 +59,8 @@ def link(
 ) -> Links:
     """Link every record to its launch by correlation id.
 
-    Each process counts its own ids. In a file put together from several, a record whose id calls of
-    more than one have is unlinked, and no such call counts as a launch without record.
+    Each process counts its own ids. In a file put together from several, a record whose id is used
+    by calls of more than one is unlinked, and no such call counts as a launch without record.
 
     A record that starts long before its call began has an impossible time (or id): it stays in the
     timeline by its time but is unlinked, and its launch counts as one without record.
@@ -87,7 +87,7 @@ def link(
 
 
 def _captures(calls: RuntimeCalls, names: tuple[str, ...]) -> Intervals:
-    """The time in which some stream was captured into a graph: launches run nothing then."""
+    """Return the time in which a stream was captured into a graph, when launches run nothing."""
     begin_ns = calls.end_ns[_named(calls, names, CAPTURE_BEGIN)]
     end_ns = np.sort(calls.end_ns[_named(calls, names, CAPTURE_END)])
     if len(begin_ns) == 0 or len(end_ns) == 0:
@@ -110,7 +110,7 @@ def _marked(count: int, indices: Int64s) -> Bools:
 def unrecorded(
     records: DeviceRecords, calls: RuntimeCalls, links: Links
 ) -> Mapping[int, Intervals]:
-    """For each device with dropped launches, the time in which their work may have run.
+    """Return, for each device with dropped launches, the time in which their work may have run.
 
     A dropped launch is unknown from the end of the last record launched before it to the start of
     the first record launched after it, both on its device. With none before, from its call's
@@ -131,7 +131,7 @@ def unrecorded(
 def _gaps(
     records: DeviceRecords, calls: RuntimeCalls, call: Int64s, device: int, missing: Int64s
 ) -> Intervals:
-    """The unknown time of one device, by the calls in `missing`."""
+    """Return the unknown time of one device by its launches without record, `missing`."""
     on_device = records.device == device
     rows = np.flatnonzero(on_device & (call >= 0))
     rows = rows[np.argsort(call[rows], kind="stable")]
@@ -148,7 +148,7 @@ def _gaps(
 
 
 def _device_of_missing(records: DeviceRecords, calls: RuntimeCalls, links: Links) -> Int32s:
-    """The device of each missing launch, by its neighbours; always one that has records."""
+    """Return each missing launch's device, by its neighbours; always one that has records."""
     linked = np.flatnonzero(links.call >= 0)
     of_call = np.full(len(calls), -1, np.int32)
     of_call[links.call[linked]] = records.device[linked]
@@ -161,14 +161,14 @@ def _device_of_missing(records: DeviceRecords, calls: RuntimeCalls, links: Links
 
 
 def _filled(values: Int32s, group: Int32s) -> Int32s:
-    """Values with each -1 replaced by the last known before it in its group, else the next."""
+    """Replace each -1 by the last known value before it in its group, else by the next."""
     forward = _carried(values, group)
     backward = _carried(forward[::-1], group[::-1])[::-1]
     return backward
 
 
 def _carried(values: Int32s, group: Int32s) -> Int32s:
-    """Values with each -1 replaced by the last known before it in its group (groups are runs)."""
+    """Replace each -1 by the last known value before it in its group (groups are runs), if any."""
     rows = np.arange(len(values))
     known = np.maximum.accumulate(np.where(values >= 0, rows, 0))
     same_group = group[known] == group

@@ -1,4 +1,4 @@
-"""Which span a moment of a thread lies in: the innermost of those chosen.
+"""Find the span that a moment of a thread lies in: the innermost of the chosen ones.
 
 Spans of one thread usually nest, but a trace need not: an annotation may end in the
 middle of an operator, and a child may end a moment after its parent. So a span is *around* a
@@ -39,12 +39,12 @@ class Moments:
         return len(self.at_ns)
 
     def of(self, rows: Int64s) -> "Moments":
-        """Some of the moments, by their indices."""
+        """Return the moments at some indices."""
         return Moments(thread=self.thread[rows], at_ns=self.at_ns[rows])
 
 
 def beginnings(calls: RuntimeCalls, call: Int64s) -> Moments:
-    """When the calls of some indices began, on their threads; on thread -1 for index -1."""
+    """Return when, and on which thread, the calls at some indices began; thread -1 for index -1."""
     thread = np.append(calls.thread, np.int32(-1))[call]
     return Moments(thread=thread, at_ns=np.append(calls.start_ns, 0)[call])
 
@@ -61,7 +61,7 @@ class _Spans(Protocol):
 
 
 class Nesting:
-    """Finds the innermost around moments of chosen spans, (m,) int64 rising indices."""
+    """Finds the innermost chosen span around a moment; `chosen`: (m,) int64 ascending indices."""
 
     def __init__(self, spans: _Spans, chosen: Int64s) -> None:
         self._spans = spans
@@ -73,7 +73,7 @@ class Nesting:
         self._ends = _Maxima(self._axis.position(thread, end_ns))
 
     def innermost(self, moments: Moments) -> Int64s:
-        """(n,) int64: index in the spans of the innermost around each moment; -1 none."""
+        """Return the index of the innermost chosen span around each moment: (n,) int64; -1 none."""
         if not len(self._rows):
             return np.full(len(moments), -1, np.int64)
         position = self._axis.position(moments.thread, moments.at_ns)
@@ -88,7 +88,7 @@ class Nesting:
         return found
 
     def starting(self, moments: Moments) -> Int64s:
-        """(n,) int64: index of the outermost that starts exactly at each moment; -1 none."""
+        """Return the outermost chosen span that starts at each moment: (n,) int64; -1 none."""
         if not len(self._rows):
             return np.full(len(moments), -1, np.int64)
         position = self._axis.position(moments.thread, moments.at_ns)
@@ -99,7 +99,7 @@ class Nesting:
         return np.where(met, row, -1)
 
     def parents(self) -> Int64s:
-        """(m,) int64: for each chosen span the innermost other around its start; -1 none."""
+        """Return for each chosen span the innermost other around its start: (m,) int64; -1 none."""
         if not len(self._rows):
             return np.zeros(0, np.int64)
         before = np.arange(len(self._rows)) - 1
@@ -107,7 +107,7 @@ class Nesting:
         return found[np.argsort(self._rows)]
 
     def _innermost_at(self, position: Int64s) -> Int64s:
-        """(n,) int64: as `innermost`, for positions on the axis."""
+        """Return the same as `innermost`, (n,) int64, for positions on the axis."""
         begun = np.searchsorted(self._start, position, "right") - 1
         return self._spans_at(self._ends.last_above(begun, position))
 
@@ -116,7 +116,7 @@ class Nesting:
 
 
 def _by_thread(thread: Int32s) -> Int64s:
-    """(n,) int64: indices thread by thread, in the order given within each."""
+    """Return indices sorted by thread, in the given order within each: (n,) int64."""
     if int(thread.max(initial=0)) <= _MOST_INT16:
         thread = thread.astype(np.int16)  # sorted by counting, without comparing
     return np.argsort(thread, kind="stable")
@@ -136,7 +136,7 @@ class _Axis:
             self._first, self._last = 0, len(self._ranks)
 
     def position(self, thread: Int32s, at_ns: Int64s) -> Int64s:
-        """(n,) int64: position of each moment; outside all spans just before or at the last end."""
+        """Return each moment's position, (n,) int64; times cut to [first start - 1, last end]."""
         if self._ranks is not None:
             at_ns = np.searchsorted(self._ranks, at_ns, "right") - 1
         within = np.clip(at_ns, self._first - 1, self._last) - self._first
@@ -156,11 +156,11 @@ class _Maxima:
 
     @property
     def values(self) -> Int64s:
-        """(m,) int64, as given."""
+        """The values as given: (m,) int64."""
         return self._levels[0]
 
     def last_above(self, upto: Int64s, bound: Int64s) -> Int64s:
-        """(n,) int64: for each query the last index <= `upto` with a value > `bound`; -1 none.
+        """Return each query's last index <= `upto` with a value > `bound`: (n,) int64; -1 none.
 
         Ever larger blocks are skipped until one has such a value; the last in it is then searched.
         """
@@ -176,7 +176,7 @@ class _Maxima:
         return found
 
     def _descend(self, level: int, block: Int64s, bound: Int64s) -> Int64s:
-        """The last index in each block with a value above the bound; each block has one."""
+        """Return the last index in each block with a value above the bound; each block has one."""
         for maxima in reversed(self._levels[:level]):
             block = 2 * block + 1
             right = np.minimum(block, len(maxima) - 1)

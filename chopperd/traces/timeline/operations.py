@@ -1,4 +1,4 @@
-"""Which operator and annotation launched each device record, and what work it was.
+"""Find the operator and annotation that launched each device record, and its work in FLOPs.
 
 A record belongs to the operator and annotation around its launching call, on the call's thread. The
 call is found by correlation id. If the file lacks it but the record has an External id, the
@@ -42,13 +42,13 @@ _FP32: Final = re.compile(r"sgemm|scudnn|simt|ffma|f32f32_f32f32|_S_?B_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """What launched each device record; rows are indices in `Trace.spans`, -1 none or unknown.
+    """The operator and annotation that launched each device record; -1 none or unknown.
 
     Attributes:
         launched: (records,) when and on which thread: at the start of the launching call, or of the
             operator where only that is known; thread -1 where neither is.
-        op: (records,) int64, the innermost operator around the launch.
-        annotation: (records,) int64, the innermost annotation.
+        op: (records,) int64, the innermost operator around the launch, index in `Trace.spans`.
+        annotation: (records,) int64, the innermost annotation, index in `Trace.spans`.
     """
 
     launched: Moments
@@ -57,7 +57,7 @@ class Attribution:
 
 
 def attribute(trace: Trace, call: Int64s) -> Attribution:
-    """Find what launched each record.
+    """Find the operator and annotation that launched each device record.
 
     Args:
         trace: The trace.
@@ -80,7 +80,7 @@ def attribute(trace: Trace, call: Int64s) -> Attribution:
 
 
 def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
-    """(records,) int64: the operator of the External id of each record without a call; -1 none."""
+    """Return unlinked records' operators by External id: (records,) int64; -1 none or unsure."""
     spans, external_id = trace.spans, trace.records.external_id
     unlinked = (call < 0) & (external_id >= 0)
     if not unlinked.any() or not len(spans):
@@ -97,7 +97,7 @@ def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
 
 
 def _least_share(right: int, shown: int) -> float:
-    """The lower end of the one-sided 95 % interval of a share; 0 if nothing is shown.
+    """Compute the lower end of the one-sided 95 % interval of a share; 0 if nothing is shown.
 
     Source: Wilson (1927), the score interval of a binomial share.
     """
@@ -109,7 +109,7 @@ def _least_share(right: int, shown: int) -> float:
 
 
 def _by_unique_id(ids: Int64s, allowed: Bools, wanted: Int64s) -> Int64s:
-    """(n,) int64: the one allowed row with each wanted id; -1 where none or several have it."""
+    """Return the one allowed row with each wanted id: (n,) int64; -1 if none or several have it."""
     rows = np.flatnonzero(allowed & (ids >= 0))
     if not len(rows):
         return np.full(len(wanted), -1, np.int64)
@@ -121,7 +121,7 @@ def _by_unique_id(ids: Int64s, allowed: Bools, wanted: Int64s) -> Int64s:
 
 
 def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], Int32s]:
-    """The operations of a trace, and the column that indexes them; -1 unknown.
+    """Return a trace's operation names, and each record's index into them: int32; -1 unknown.
 
     An operation has the name of the innermost operator, "aten::mm". Only `record_param_comms`, the
     same around every collective, is replaced by the annotation in it that names the collective:
@@ -146,9 +146,10 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
 def with_operation_classes(
     trace: Trace, found: Attribution, kernel_class: Int8s, settled: Bools
 ) -> Int8s:
-    """The classes, kernels launched by FSDP's own copies (`class_by_operation`) as COMM_PACK.
+    """Return the classes, those of kernels launched by FSDP's copies replaced by COMM_PACK.
 
-    Any operator or annotation around the launch counts, not only the innermost.
+    Any operator or annotation around the launch counts (`class_by_operation`), not only the
+    innermost.
 
     Args:
         trace: The trace.
@@ -171,12 +172,13 @@ def with_operation_classes(
 def record_work(
     trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s
 ) -> tuple[Float64s, Int8s]:
-    """(n,) float64 FLOPs of each record; (n,) int8 the `DType` that its operator multiplies.
+    """Return each record's FLOPs, (n,) float64, and the `DType` that is multiplied, (n,) int8.
 
     An operator's FLOPs are put on the longest of its matrix kernels, once for each call; all of
-    its matrix kernels get the type. An operator's kernels are those that it launched
-    itself, not through another operator, so that no work counts twice. The work of an operator with
-    a launch without record is unknown: part of its time is not in the file.
+    its matrix kernels get the type. Other records have NaN and `NONE`. An operator's kernels are
+    those that it launched itself, not through another operator, so that no work counts twice. The
+    work of an operator with a launch without record is unknown: part of its time is not in the
+    file.
 
     Args:
         trace: As read.
@@ -212,7 +214,7 @@ def record_work(
 
 
 def _works(trace: Trace, op: Int64s) -> tuple[list[Work | None], Int64s]:
-    """The distinct works of operators, counted once each, and which each row has."""
+    """Return the distinct works of operators, None unknown, and each row's index into them."""
     spans = trace.spans
     key = spans.name[op].astype(np.int64) * len(trace.shapes) + spans.shapes[op]
     distinct, which = np.unique(key, return_inverse=True)
@@ -238,7 +240,7 @@ def _name_floats(trace: Trace, dtype: Int8s, longest: Int64s, group: Int64s, row
 def copied_bytes(
     records: DeviceRecords, calls: RuntimeCalls, call: Int64s, kernel_class: Int8s
 ) -> Int64s:
-    """(records,) int64: bytes of each copy and fill; -1 unknown, and for kernels that compute.
+    """Return the bytes of each copy and fill: (records,) int64; -1 unknown or no copy or fill.
 
     Kernels that copy count as copies. A call's size is that of its record only if it has just one.
 

@@ -1,4 +1,4 @@
-"""The part of a step each moment of a thread belongs to: forward, backward or optimizer.
+"""Find the phase of a step each moment of a thread belongs to: forward, backward or optimizer.
 
 Backward and optimizer are known by name. All work inside backward is backward time, also forward
 operators that are computed again (activation checkpointing).
@@ -38,7 +38,7 @@ STEPPING: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{STEP_MARKER.pattern}")
 
 
 def phases(trace: Trace, moments: Moments, steps: tuple[Step, ...]) -> Int8s:
-    """The `Phase` of each moment: (n,) int8.
+    """Return the `Phase` of each moment: (n,) int8.
 
     If an optimizer steps inside backward, or a backward pass runs inside an optimizer's step, the
     inner one counts. Without `steps`, which are marked on the host, nothing is forward.
@@ -53,19 +53,19 @@ def phases(trace: Trace, moments: Moments, steps: tuple[Step, ...]) -> Int8s:
 
 
 def backward_spans(trace: Trace) -> Bools:
-    """Which host spans are of a backward pass by their names: (spans,) bool."""
+    """Return which host spans are of a backward pass by their names: (spans,) bool."""
     return _named(trace, BACKWARD)
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    """Operators and annotations of matching names: (spans,) bool."""
+    """Return which spans are operators or annotations with matching names: (spans,) bool."""
     found: Bools = trace.spans.kind != SpanKind.MODULE
     found &= names_matching(trace.names, pattern).take(trace.spans.name)
     return found
 
 
 def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back: Bools) -> Int8s:
-    """The phase of moments before a backward node of the same step: (n,) int8.
+    """Return the phase of moments before a backward node of their step, else `UNKNOWN`: (n,) int8.
 
     Between two nodes of one pass the engine sums gradients, in no span of its own: that is
     backward, on threads that run nodes. It is one pass if no operator between them makes a node of
@@ -94,7 +94,7 @@ def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back:
 
 
 def _on_threads_of(trace: Trace, spans: Bools, moments: Moments) -> Bools:
-    """Which moments are on a thread that has one of some spans: (n,) bool."""
+    """Return which moments are on a thread that has one of the given spans: (n,) bool."""
     there = np.zeros(len(trace.threads) + 1, np.bool_)
     there[trace.spans.thread[spans]] = True
     on: Bools = there[moments.thread]
@@ -102,7 +102,7 @@ def _on_threads_of(trace: Trace, spans: Bools, moments: Moments) -> Bools:
 
 
 def _nodes_made(spans: HostSpans, runs_back: Bools, start_ns: Int64s) -> Int64s:
-    """(n + 1,) int64: operators outside backward that make nodes, before, between, after n times.
+    """Count operators outside backward that make nodes, before, between, after n times: (n + 1,).
 
     Source: torch gives operators a sequence number, and no forward thread, while it records a
         graph.

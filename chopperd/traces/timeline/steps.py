@@ -1,4 +1,4 @@
-"""Training steps of a trace, by the best marks that it or its job has."""
+"""Find the training steps of a trace by the best marks that it or its job has."""
 
 import re
 from collections import Counter
@@ -45,7 +45,7 @@ NO_STEPS: Final = MarkedSteps(steps=(), source=StepSource.NONE)
 def mark_steps(
     trace: Trace, *, job_marks: Sequence[Marker] = (), source: StepSource | None = None
 ) -> MarkedSteps:
-    """The steps by the best source that has any; `NO_STEPS` if none has.
+    """Return the steps by the best source that has any; `NO_STEPS` if none has.
 
     Args:
         trace: The trace.
@@ -69,7 +69,7 @@ def step_at(
     thread: Int32s | Int64s | None = None,
     threads: Threads = (),
 ) -> Int32s:
-    """The index of the step with a marker around each time: (n,) int32; -1 outside all markers.
+    """Return the index of the step with a marker around each time: (n,) int32; -1 outside all.
 
     Where markers overlap, the one that started last counts. Of several processes with steps, each
     time is in a step of its own process.
@@ -97,7 +97,7 @@ def step_at(
 
 
 def _marker_around(markers: Sequence[tuple[int, int, int]], times_ns: Int64s) -> Int32s:
-    """The number of the last marker (start, end, number; sorted) around each time; -1 none."""
+    """Return the number of the last marker (start, end, number; sorted) around a time; -1 none."""
     start_ns, end_ns, index = np.array(markers, np.int64).T
     at = places(start_ns, times_ns, "right") - 1
     inside = (at >= 0) & (times_ns < end_ns[at])
@@ -135,7 +135,7 @@ def _by_device_rows(trace: Trace) -> MarkedSteps:
 
 
 def _processes(trace: Trace, rows: Int64s) -> list[tuple[Pid, Bools]]:
-    """The processes that have some of the spans in `rows`; their threads, (threads,) bool.
+    """Return the processes with some of the spans in `rows`, and their threads, (threads,) bool.
 
     A single one is None and has all threads: all work in its file is its own.
     """
@@ -148,7 +148,7 @@ def _processes(trace: Trace, rows: Int64s) -> list[tuple[Pid, Bools]]:
 
 
 def _together(found: Sequence[tuple[Pid, MarkedSteps]]) -> MarkedSteps:
-    """The steps of several processes, in time order."""
+    """Merge the steps of several processes, in time order."""
     steps = [replace(step, process=process) for process, marked in found for step in marked.steps]
     known = [marked.accumulation for _, marked in found if marked.accumulation is not None]
     return MarkedSteps(
@@ -173,7 +173,7 @@ def _by_job_marks(trace: Trace, marks: Sequence[Marker]) -> MarkedSteps:
 
 
 def _by_optimizer_rounds(trace: Trace) -> MarkedSteps:
-    """Steps from the end of one round of optimizers to the end of the next, counted from 0.
+    """Return the steps from one round of optimizers' end to the next one's, counted from 0.
 
     The first step may have begun before the trace.
     """
@@ -194,7 +194,7 @@ def _by_optimizer_rounds(trace: Trace) -> MarkedSteps:
 
 
 def _round_ends_ns(trace: Trace, optimizers: Int64s, threads: Bools) -> list[int]:
-    """The end of the last optimizer of each round of one process.
+    """Return when the last optimizer of each round ends, in ns, for one process.
 
     A new round begins if backward work lies between two optimizers; in a file without backward rows
     if an optimizer's name is repeated.
@@ -216,7 +216,7 @@ def _round_ends_ns(trace: Trace, optimizers: Int64s, threads: Bools) -> list[int
 
 
 def _inside_backward(trace: Trace) -> Bools:
-    """Which spans start inside backward work of their thread (optimizers run by hooks there)."""
+    """Return which spans start inside backward work of their thread (optimizers that hooks run)."""
     spans = trace.spans
     backward = _named(trace, BACKWARD)
     inside = np.zeros(len(spans), np.bool_)
@@ -234,7 +234,7 @@ def _numbered(
     *,
     merged: Callable[[Iterable[Marker]], Marker],
 ) -> list[list[Marker]]:
-    """Markers by the profiler's cycle, one a number, in time order.
+    """Return the markers of each profiler cycle, one per step number, in time order.
 
     A cycle that repeats numbers continues those of the one before it: no two steps of a file have
     the same number.
@@ -265,7 +265,7 @@ def _numbered(
 
 
 def _borders_ns(number: Int64s, times: tuple[Int64s, Int64s], lane: Int64s) -> Int64s:
-    """The times between two cycles: where numbers do not rise, on the lane with most rows."""
+    """Return the times between cycles: where numbers do not rise, on the lane with most rows."""
     if not len(number):
         return np.zeros(0, np.int64)
     rows = lane == np.argmax(np.bincount(lane))
@@ -285,14 +285,14 @@ def _longest(markers: Iterable[Marker]) -> Marker:
 
 
 def _hull(markers: Iterable[Marker]) -> Marker:
-    """From the first start to the last end (each stream has its own row of a step)."""
+    """Merge markers, first start to last end (each stream has its own row of a step)."""
     rows = list(markers)
     start_ns, end_ns = min(row.start_ns for row in rows), max(row.end_ns for row in rows)
     return replace(rows[0], start_ns=start_ns, end_ns=end_ns)
 
 
 def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedSteps:
-    """Steps of the runs of markers up to and including the one that holds the optimizer.
+    """Group markers into steps, each up to and including the one that holds the optimizer.
 
     Without any optimizer each marker is a step and accumulation is unknown. A first run that is
     shorter than the others began before the trace; one that is longer is irregular, as if fp16
@@ -315,7 +315,7 @@ def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedStep
 
 
 def _runs(markers: list[Marker], optimizer_ns: Int64s) -> tuple[list[list[Marker]], list[Marker]]:
-    """The runs of markers that an optimizer closes, and the markers after the last of them."""
+    """Split markers into runs that an optimizer closes, and the markers after the last of them."""
     closing = [
         index
         for index, marker in enumerate(markers)
@@ -327,7 +327,7 @@ def _runs(markers: list[Marker], optimizer_ns: Int64s) -> tuple[list[list[Marker
 
 
 def _closed(runs: list[list[Marker]], usual: int) -> list[Step]:
-    """The steps that an optimizer closes; those with an unusual number of markers are partial."""
+    """Make the steps that an optimizer closes; a short first one and long ones are partial."""
     return [
         _with_reasons(
             _step(run),
@@ -339,7 +339,7 @@ def _closed(runs: list[list[Marker]], usual: int) -> list[Step]:
 
 
 def _unclosed(markers: list[Marker], accumulation: int) -> list[Step]:
-    """The partial steps of the markers after the last optimizer."""
+    """Make the partial steps of the markers after the last optimizer."""
     if not markers:
         return []
     if accumulation > 1:
@@ -348,7 +348,7 @@ def _unclosed(markers: list[Marker], accumulation: int) -> list[Step]:
 
 
 def _of_cycles(cycles: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
-    """The steps of all cycles, each with the number of its cycle."""
+    """Return the steps of all cycles, each with the number of its cycle."""
     return tuple(
         replace(step, cycle=nth) if nth else step
         for nth, steps in enumerate(cycles)
@@ -371,5 +371,5 @@ def _with_reasons(step: Step, *reasons: str | None) -> Step:
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    """Which host spans have a name that the pattern is found in."""
+    """Return which host spans have a name that the pattern is found in: (spans,) bool."""
     return names_matching(trace.names, pattern).take(trace.spans.name)
