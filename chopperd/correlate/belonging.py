@@ -1,6 +1,6 @@
 """Check whether samples belong to a trace: on its time axis, and of the GPU that it ran on.
 
-What runs shows in the clock or the power of most GPUs. Where samples fit best when moved by a
+The clock or the power of most GPUs shows when work runs. Where samples fit best when moved by a
 second, their times are not the trace's; where they show an idle GPU while the trace is busy, or the
 reverse, they are of another GPU or of another time.
 """
@@ -75,8 +75,8 @@ def placed_lag(
 ) -> LagEstimate:
     """Measure the lag of the clock: coarsely over seconds, then finely where it fits best.
 
-    A lag beyond `MAX_LAG_NS` is no sensor's. Where steps repeat so evenly that lags a step apart
-    fit alike, it is the one nearest to 0: the clock is then the same a step later.
+    A lag beyond `MAX_LAG_NS` means another time axis, not a late sensor. Where steps repeat so
+    evenly that lags a step apart fit alike, the lag nearest to 0 is returned.
 
     Args:
         t_ns: (n,) int64, sample times as taken, rising.
@@ -107,10 +107,10 @@ def belonging(
     """Check whether samples belong to a trace.
 
     Args:
-        lag: Of the clock, by `placed_lag`.
-        samples: All of the GPU.
+        lag: The clock's lag, by `placed_lag`.
+        samples: All samples of the GPU.
         compute: When compute ran.
-        busy: When anything did.
+        busy: When anything ran.
         unknown: When the trace may lack work.
 
     Source: DESIGN.md section 2, "Samples must be this trace's".
@@ -121,7 +121,7 @@ def belonging(
 
 
 def _apart_ns(lag: LagEstimate, samples: GpuSamples, compute: Intervals) -> int | None:
-    """How far the axes lie apart, by the clock or either half of it, else by the power."""
+    """Return by how many ns samples lie after the trace, by clock, its halves or power; or None."""
     if lag.lag_ns is not None and abs(lag.lag_ns) > MAX_LAG_NS:
         return lag.lag_ns
     t_ns, clock_mhz = _around(samples, samples.sm_clock_mhz, compute)
@@ -141,7 +141,7 @@ def _apart_ns(lag: LagEstimate, samples: GpuSamples, compute: Intervals) -> int 
 
 
 def _around(samples: GpuSamples, column: Float64s, compute: Intervals) -> tuple[Int64s, Float64s]:
-    """Times and values of what is known in the traced time and as far around as is searched."""
+    """Return times and known values of a column in the traced time and `_SEARCHED_NS` around it."""
     t_ns, known = samples.t_unix_ns, np.isfinite(column)
     if len(compute):
         known &= t_ns >= compute.start_ns[0] - _SEARCHED_NS
@@ -152,7 +152,7 @@ def _around(samples: GpuSamples, column: Float64s, compute: Intervals) -> tuple[
 def _distant_lag_ns(
     t_ns: Int64s, value: Float64s, compute: Intervals, max_gap_ns: int
 ) -> int | None:
-    """The lag out of reach of the fine search that fits clearly better than all inside; or None."""
+    """Find the lag in ns outside `_FINE_NS` that fits clearly better than all inside; or None."""
     first, second = _pairs(t_ns, max_gap_ns)
     change = value[second] - value[first]
     if len(first) < _MIN_PAIRS or not len(compute) or not np.any(change):
@@ -177,9 +177,10 @@ def _distant_lag_ns(
 
 
 def _pairs(t_ns: Int64s, max_gap_ns: int) -> tuple[Int64s, Int64s]:
-    """Samples and the next ones at least `_APART_NS` later, at most `_MOST_PAIRS`.
+    """Pair samples with the next at least `_APART_NS` later; return the indices of both.
 
-    Of the first ten minutes or so: more would add little, and take long to compare.
+    At most `_MOST_PAIRS`, and only of samples of the first ten minutes or so: more would add
+    little, and take long to compare.
     """
     if len(t_ns):
         t_ns = t_ns[: np.searchsorted(t_ns, t_ns[0] + _MOST_CELLS * _CELL_NS)]
@@ -193,7 +194,7 @@ def _pairs(t_ns: Int64s, max_gap_ns: int) -> tuple[Int64s, Int64s]:
 def _agreement(
     first_ns: Int64s, second_ns: Int64s, change: Float64s, compute: Intervals, lags_ns: Int64s
 ) -> tuple[Float64s, Int64s]:
-    """Sums of (change x model, model^2, change^2) by lag and block, and pairs by lag.
+    """Sum (change x model, model^2, change^2) by lag and block, and count pairs by lag.
 
     The model is the change of the share of time in compute; pairs that a lag moves out of the
     traced time are left out.
@@ -223,7 +224,10 @@ def _agreement(
 
 
 def _explained_share(sums: Float64s, counts: Int64s) -> Float64s:
-    """The share of squared changes that a multiple of the model explains, (l,); 0 of few pairs."""
+    """Compute the share of squared changes that the best multiple of the model explains, (l,).
+
+    It is 0 where a lag has fewer than `_MIN_PAIRS` pairs.
+    """
     whole = sums[:, 1] * sums[:, 2]
     share: Float64s = np.divide(
         sums[:, 0] ** 2, whole, out=np.zeros(len(whole)), where=(whole > 0) & (counts >= _MIN_PAIRS)
@@ -232,7 +236,7 @@ def _explained_share(sums: Float64s, counts: Int64s) -> Float64s:
 
 
 def _explained_by_block(sums: Float64s) -> Float64s:
-    """What the best multiple of one lag's model explains of each block's squared changes."""
+    """Compute how much of each block's squared changes the best multiple of one model explains."""
     square = float(sums[:, 1].sum())
     slope = float(sums[:, 0].sum()) / square if square else 0.0
     explained: Float64s = 2 * slope * sums[:, 0] - slope**2 * sums[:, 1]
@@ -240,10 +244,10 @@ def _explained_by_block(sums: Float64s) -> Float64s:
 
 
 def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> str | None:
-    """The state, idle or busy, by which samples contradict the trace for most of the time, if any.
+    """Return "idle" or "busy" if samples show that for most of the time against the trace; or None.
 
-    Of the second before each sample, as activity is a mean over up to that; samples in whose second
-    the trace may lack work, or that begin before it, do not count.
+    Each sample is compared with the trace in the second before it, as activity is a mean over up to
+    that. Samples in whose second the trace may lack work, or has not begun, do not count.
     """
     if not len(busy):
         return None
@@ -260,17 +264,18 @@ def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> 
 
 
 def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:
-    """The share of the second before each time that lies in a set."""
+    """Return the share of the second before each time that lies in `mask`."""
     edges = intervals.length_before_ns(mask, np.concatenate((t_ns - _AVERAGE_NS, t_ns)))
     share: Float64s = (edges[len(t_ns) :] - edges[: len(t_ns)]) / _AVERAGE_NS
     return share
 
 
 def _states(samples: GpuSamples) -> tuple[Float64s, Float64s, float]:
-    """Whether each sample shows idle and busy (1, 0; NaN: unknown), and the busy share that counts.
+    """Return whether each sample shows idle, and busy (1, 0; NaN unknown), and a least busy share.
 
-    By activity where that is known: then neither the idle bit nor the power is asked. Small kernels
-    with gaps take little power and may set the bit: the trace must be busy nearly all the time.
+    That share is what of a second the trace must be busy to contradict an idle sample. If activity
+    is known, neither the idle bit nor the power is used. Small kernels with gaps take little power
+    and may set the bit: by these the trace must be busy nearly all the time.
     """
     limit_w = samples.gpu.power_limit_w
     if np.isfinite(samples.activity_ratio).any():
@@ -290,6 +295,6 @@ def _known(shows: Bools, value: Float64s) -> Float64s:
 
 
 def _mostly(shows: Float64s) -> bool:
-    """Whether more than half of the known ones show it, of enough."""
+    """Whether more than half of the values that are not NaN are 1, given `_MIN_SAMPLES` of them."""
     known = shows[np.isfinite(shows)]
     return len(known) >= _MIN_SAMPLES and float(known.mean()) > _CONTRADICTED_SHARE

@@ -61,11 +61,11 @@ def bit_shares(causes: Int64s) -> Float64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndShares:
-    """Shares of causes in the losses at both samples that each piece hangs on, (m, causes).
+    """Share of each cause in the loss at the two samples that a piece's line joins, (m, causes).
 
-    Each end has its own deficit by its own causes. Of a cause with a counter the counted time is
-    shared out, so that a row of one end may sum to more or less than 1; over a window the causes
-    are scaled to its loss. Each cause's column is contiguous in memory.
+    Each end has its own deficit by its own causes. The counted time of a cause with a counter is
+    split over the ends, so that a row of one end may sum to more or less than 1; over a window the
+    causes are scaled to its loss. Each cause's column is contiguous in memory.
     """
 
     left: Float64s
@@ -73,7 +73,7 @@ class EndShares:
 
     @classmethod
     def by_bits(cls, by_bits: Float64s, ends: tuple[Int64s, Int64s]) -> "EndShares":
-        """The shares of rows of `by_bits`, given the row of each piece's ends."""
+        """Build the shares from rows of `by_bits`, given the row of each piece's two ends, (m,)."""
         shares = cls(left=_columns(len(ends[0])), right=_columns(len(ends[0])))
         for column in np.flatnonzero(by_bits.any(axis=0)):
             shares.left[:, column] = by_bits[ends[0], column]
@@ -95,9 +95,9 @@ def end_shares(
 ) -> EndShares:
     """Split the loss at both ends of each piece of the clock by cause.
 
-    By the reason bits of the samples that the piece hangs on; where the driver's cumulative
+    The reason bits of the samples that the piece's line joins decide. Where the driver's cumulative
     counters moved by at least 5 % of the piece's length, a cause that is counted has the time that
-    its counter rose by, at the ends that name it (at both where neither does), and the bits have
+    its counter rose by, at the ends that name it (at both where neither does), and the bits split
     the rest.
 
     A piece with a cause at one end alone goes by that cause's counter however little it rose there,
@@ -152,14 +152,14 @@ def end_shares(
 
 
 def _make_room(shares: EndShares, explained: list[Bools]) -> None:
-    """Where counters name a sample's cause, the rest of a piece is of its other end, if any."""
+    """Scale unexplained and unknown shares to near 0 at the ends whose cause counters name."""
     for end, at in zip((shares.left, shares.right), explained, strict=True):
         for cause in (Cause.UNEXPLAINED, Cause.UNKNOWN):
             end[at, cause] *= _EXPLAINED
 
 
 def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
-    """A counter's time at the ends that name its cause, as shares of half a piece.
+    """Split a counter's time over the ends that name its cause, as shares of half a piece.
 
     Between two reads of the counter its rise belongs to the ends that name the cause there, up to
     twice their time; what is beyond, or where none does, is spread evenly.
@@ -190,7 +190,7 @@ def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
 
 
 def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> Float64s:
-    """The part of outranked causes' counted time that hardware protections leave them, (m,).
+    """Compute what fraction of outranked causes' counted time hardware protections leave, (m,).
 
     Args:
         risen_ns: (m, causes) float64, what the counters rose by.
@@ -208,7 +208,7 @@ def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> 
 def _count_in(
     shares: EndShares, counted: Mapping[Cause, _Counted], some: Bools, over: Float64s
 ) -> None:
-    """Replace shares by what was counted in some pieces; the bits have the rest of a piece.
+    """Replace the shares of some pieces, in place, by what was counted; the bits split the rest.
 
     The rest goes to causes without a counter there, where one is in force or none at all, else by
     the bits as they are.
@@ -245,12 +245,12 @@ def _count_in(
 
 
 def _columns(count: int) -> Float64s:
-    """Zeros, (count, causes), each cause's column contiguous."""
+    """Return zeros, (count, causes), with each cause's column contiguous in memory."""
     return np.zeros((count, len(CAUSES)), order="F")
 
 
 def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Float64s:
-    """By how many ns each counter rose over each piece between samples: (m, causes) float64.
+    """Compute by how many ns each counter rose between neighbouring samples: (m, causes) float64.
 
     Counters not read at every sample are taken as linear between the reads; a counter that fell
     (driver reload), or rose by more than time passed, adds nothing there, and outside its first and
@@ -267,7 +267,7 @@ def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Fl
 
 
 def _risen(counter_ns: Float64s, apart_ns: Int64s) -> Float64s:
-    """By how much a counter rose between reads so far apart; 0 where that is no measurement."""
+    """Return by how many ns a counter rose between reads `apart_ns` apart; 0 where implausible."""
     risen_ns = np.diff(counter_ns)
     is_measured = risen_ns <= most_limited_ns(apart_ns.astype(np.float64))
     measured: Float64s = np.where(is_measured, np.maximum(risen_ns, 0.0), 0.0)
@@ -277,14 +277,14 @@ def _risen(counter_ns: Float64s, apart_ns: Int64s) -> Float64s:
 def edge_weights(
     clock: ClassClock, shares: EndShares, level_mhz: float
 ) -> tuple[Float64s, Float64s]:
-    """What share of the deficit at each piece's edges every cause has: (m, causes) twice.
+    """Compute each cause's share of the deficit at each piece's start and end: (m, causes) twice.
 
-    On the line through the samples that a piece hangs on, the loss of a cause is linear from its
-    part of one sample's deficit to that of the other's.
+    On the line that a piece is part of, the loss of a cause is linear from its part of the left
+    sample's deficit to its part of the right sample's.
 
     Args:
         clock: m pieces.
-        shares: Of the samples that they hang on.
+        shares: Shares at the two samples that each piece's line joins.
         level_mhz: Losses are against this clock.
     """
     edges_ns = clock.edges_ns
@@ -304,7 +304,7 @@ def edge_weights(
 
 
 def _mixed(shares: EndShares, from_left: Float64s) -> Float64s:
-    """The ends' shares by how much of the deficit is the left end's, (m, 1)."""
+    """Mix both ends' shares, the left weighted by `from_left`, (m, 1), the right by the rest."""
     if (from_left == 1.0).all():
         return shares.left
     if (from_left == 0.0).all():
@@ -319,14 +319,15 @@ def _mixed(shares: EndShares, from_left: Float64s) -> Float64s:
 def named_by_counters(
     risen_ns: Float64s, length_ns: Float64s, causes: Iterable[Cause]
 ) -> dict[Cause, Bools]:
-    """At which samples each cause was in force by its counter: (n,) bool; empty if none rose.
+    """Find the samples at which each cause was in force by its counter: (n,) bool for each cause.
 
-    A cause that counts is in force at the samples where it counted on both sides, more than any
-    other cause and more than no cause did. At the first and the last sample one side decides.
+    A cause is in force at the samples on both sides of which its counter rose, by more than any
+    other cause's and by more than the time that no cause counted. At the first and the last sample
+    one side decides. The result is empty if no counter rose.
 
     Args:
         risen_ns: (m, causes) float64, what the counters rose by between n = m + 1 samples.
-        length_ns: (m,) float64.
+        length_ns: (m,) float64, time between these samples.
         causes: Those with a counter.
     """
     if not risen_ns.any():
@@ -342,18 +343,16 @@ def named_by_counters(
 def counts_at_border(
     ratio: Float64s, is_read: Mapping[Cause, Bools], named: Mapping[Cause, list[Bools]]
 ) -> Bools:
-    """Pieces with a counted cause at one end alone, whose counter rises in the next: (m,) bool.
+    """Find pieces where a cause is at one end alone and its counter rises next to them: (m,) bool.
 
     There the counter is right however little it rose: reason bits would give the cause half of a
     piece of which it had less than 5 %, and never take half of one of which it had all but that.
+    That alone biased a cause's share by up to 2.8 points where limits change each 0.3 s at 10 Hz.
 
     Args:
         ratio: (m, causes) float64, what the counters rose by over the pieces' lengths.
         is_read: Whether each cause's counter was read around a piece.
         named: Of each cause with a counter the left and the right ends at which it is in force.
-
-    By itself this made biases of up to 2.8 points in a cause's share where limits change each 0.3 s
-    at 10 Hz.
     """
     found = np.zeros(len(ratio), bool)
     for cause, (left, right) in named.items():
@@ -365,10 +364,11 @@ def counts_at_border(
 
 
 def false_causes(samples: GpuSamples) -> int:
-    """The bit set of limits that mean nothing: they are also set while the GPU is idle and cool.
+    """Return the bit set of limits that mean nothing, as they are also set while idle and cool.
 
-    On Navi 48 the hotspot's bit is set at all times. It takes five idle and cool samples, of which
-    more than half have the bit. Brakes and slowdowns from outside may be in force on an idle GPU.
+    On Navi 48 the hotspot's bit is set at all times. At least five idle and cool samples are
+    needed (else 0), more than half with the bit. Only power and temperature limits are judged:
+    brakes and slowdowns from outside may be in force on an idle GPU.
     """
     activity, bit = samples.activity_ratio, Cause.LOW_UTILIZATION.bit
     idle = (activity == 0) | (((samples.causes & bit) != 0) & ~(activity > 0))

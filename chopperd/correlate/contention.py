@@ -64,19 +64,19 @@ class _Kernels:
 
 
 def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | None:
-    """The contention of each family of the device; None where nothing communicates.
+    """Compute the contention factor of each kernel family; None where nothing communicates.
 
     The factor is the median duration of the kernels with at least the median overlap over that of
     the tenth with the least (and all with no more overlap than those). Overlap of a kernel is the
     share of its duration in which communication runs.
 
     Kernels of one family may differ in size, which a trace need not show; then the factor is not
-    communication's doing. None is given where that shows: where the durations within one of the
-    two sets differ much, or the interval would lie below 1.
+    communication's doing. The factor is NaN where that shows: where the durations within one of
+    the two sets differ much, or the interval would lie below 1.
 
     A kernel that happens to be longer is likelier to be met by communication, so that there is a
     factor above 1 where communication costs nothing: by up to exp(s^2), s being the deviation of
-    the logarithm of durations. The lower end of the interval gives way by that.
+    the logarithm of durations. The lower end of the interval is divided by that.
 
     Args:
         timeline: The device.
@@ -141,7 +141,7 @@ def _by_overlap(timeline: DeviceTimeline, comm: Intervals) -> _Kernels:
 
 
 def _order(family: Int32s, overlap_ratio: Float64s) -> Int64s:
-    """Indices by family, then by overlap, then as given: (n,) int64.
+    """Return the indices that sort by family, then by overlap, then as given: (n,) int64.
 
     Most kernels have no overlap, and need not be compared.
     """
@@ -158,7 +158,7 @@ def _order(family: Int32s, overlap_ratio: Float64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Medians:
-    """Of each family's chosen kernels, (f,) float64: NaN without any, or with too few."""
+    """Statistics of each family's chosen kernels, (f,) float64: NaN without any, or too few."""
 
     median_ns: Float64s
     log_error: Float64s
@@ -166,7 +166,7 @@ class _Medians:
 
 
 def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
-    """Median durations, the standard errors of their logarithms, upper over lower quartiles."""
+    """Compute median durations, standard errors of their logarithms, upper over lower quartiles."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((kernels.duration_ns[rows], kernels.group[rows]))]
     duration_ns = kernels.duration_ns[rows].astype(np.float64)
@@ -190,7 +190,9 @@ def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
 
 
 def _rank_and_z(count: int) -> tuple[int, float]:
-    """Which values from either end bound the median, and how many standard errors it they are.
+    """Return the rank from either end of the values that bound the median, and their distance.
+
+    The distance of each bound from the median is in standard errors of the median.
 
     Source: Price and Bonett (2002): rank (n + 1) / 2 - sqrt(n), and the normal quantile of the
         binomial chance that fewer than `rank` of n values lie below the median.
@@ -203,10 +205,11 @@ def _rank_and_z(count: int) -> tuple[int, float]:
 
 
 def _e50_e0(kernels: _Kernels) -> Float64s:
-    """Chopper's overlap overhead of each family: (f,) float64.
+    """Compute Chopper's overlap overhead E50 / E0 of each family: (f,) float64.
 
-    The duration of the kernel in the middle by overlap over that of the first, at least 1; and 1
-    where the one in the middle has no overlap. Chopper takes instances of operations for kernels.
+    It is the duration of the kernel in the middle by overlap over that of the first, at least 1;
+    and 1 where the middle one has no overlap. Where this uses kernels, Chopper uses instances of
+    operations.
 
     Source: UnaryLab/chopper `plots/overhead_breakdown.py`: the instance whose share of the
         cumulated distribution, 100 (i + 1) / n, is nearest 50, the first of two.

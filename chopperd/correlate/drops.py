@@ -30,7 +30,7 @@ from chopperd.units import NS_PER_S, seconds_from_ns
 
 
 class TrailingMeans:
-    """Mean clocks over the windows of the last minute, in order: their median costs little."""
+    """Mean clocks over the windows of the last minute, also sorted: their median costs little."""
 
     def __init__(self) -> None:
         # End of each window in ns, its mean in MHz, and the busy s by which it is newer.
@@ -38,38 +38,38 @@ class TrailingMeans:
         self._ordered_mhz: list[float] = []
 
     def add(self, end_ns: int, mhz: float, busy_s: float) -> None:
-        """Add a mean over a window that ended later, by `busy_s` of busy time, than the others."""
+        """Add the mean of a window that ended after the others and has `busy_s` more busy time."""
         self._means.append((end_ns, mhz, busy_s))
         insort(self._ordered_mhz, mhz)
 
     def drop_before(self, oldest_ns: float) -> None:
-        """Forget the means that ended before a time."""
+        """Remove the means of windows that ended before `oldest_ns`."""
         while self._means and self._means[0][0] < oldest_ns:
             gone_mhz = self._means.popleft()[1]
             del self._ordered_mhz[bisect_left(self._ordered_mhz, gone_mhz)]
 
     def shift(self, by_ns: int) -> None:
-        """Move them later by a time that does not count."""
+        """Move all windows later by `by_ns`, a time that does not count."""
         self._means = deque((end_ns + by_ns, mhz, busy_s) for end_ns, mhz, busy_s in self._means)
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Remove all means."""
         self._means.clear()
         self._ordered_mhz.clear()
 
     def median_mhz(self) -> float:
-        """Their median; 0 of none."""
+        """Return the median of the means in MHz; 0 without any."""
         ordered = self._ordered_mhz
         if not ordered:
             return 0.0
         return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
     def busy_s(self) -> float:
-        """Busy time that they represent."""
+        """Return the busy time that the means represent, in seconds."""
         return sum(busy_s for _, _, busy_s in self._means)
 
     def deviation_mhz(self) -> float:
-        """Their standard deviation; there must be some."""
+        """Return the standard deviation of the means in MHz; there must be at least one."""
         return float(np.std(self._ordered_mhz))
 
 
@@ -82,7 +82,7 @@ _FIRST_CAUSE: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropRules:
-    """What makes a drop."""
+    """Thresholds and durations that decide where a drop begins and ends."""
 
     #: A mean is over at least so much busy time and so many samples.
     window_s: float = 1.0
@@ -99,7 +99,7 @@ class DropRules:
 
 @dataclass(slots=True, kw_only=True)
 class _Open:
-    """An open drop; `sums` holds the slots of it that have left the window."""
+    """A drop that has not ended; `sums` adds up those of its slots that have left the window."""
 
     begin_ns: int
     reference_mhz: float
@@ -109,7 +109,7 @@ class _Open:
     sums: Float64s = field(default_factory=lambda: np.zeros(_FIRST_CAUSE + len(CAUSES)))
 
     def amounts(self, slot: ClockSlot) -> Float64s:
-        """What a slot adds to the sums."""
+        """Return what a slot adds to `sums` (see `_FIRST_CAUSE`)."""
         busy_s, amounts = slot.busy_s, np.zeros_like(self.sums)
         amounts[:2] = busy_s, busy_s * slot.clock_mhz
         if not isnan(slot.power_w):
@@ -123,7 +123,7 @@ class _Open:
     def described(
         self, state: DropState, slots: Iterable[ClockSlot], end_ns: int, *, is_over: bool = True
     ) -> ClockDrop:
-        """The drop with the slots of the window that belong to it, up to an end."""
+        """Build the `ClockDrop` up to `end_ns`, from `sums` and its slots in the window."""
         sums = self.sums.copy()
         for slot in slots:
             sums += self.amounts(slot)
@@ -156,7 +156,7 @@ class DropDetector:
         found_count: Drops found so far, the open one included.
 
     Args:
-        rules: What makes a drop.
+        rules: Where drops begin and end; None for the defaults.
     """
 
     def __init__(self, rules: DropRules | None = None) -> None:
@@ -169,18 +169,21 @@ class DropDetector:
         self._open: _Open | None = None
 
     def add(self, samples: ClockSamples) -> list[ClockDrop]:
-        """The drops that ended with these samples, which are later than those before."""
+        """Add samples, later than those before; return the drops that ended with them."""
         return self._take(self._cutter.add(samples))
 
     def advance(self, now_ns: int) -> list[ClockDrop]:
-        """End the open drop as interrupted if the last busy sample is too long ago."""
+        """Forget all if the last busy sample is too long before `now_ns`; return drops that ended.
+
+        The open drop, if any, ends as interrupted. Pending samples are used first.
+        """
         last_ns = self._cutter.last_ns
         if last_ns is None or not self._is_gap(last_ns, now_ns):
             return []
         return [*self._take(self._cutter.flush()), *self._forget()]
 
     def current(self) -> ClockDrop | None:
-        """The open drop up to now; None if there is none."""
+        """Return the open drop up to its newest slot; None if there is none."""
         if self._open is None:
             return None
         end_ns = self._window[-1].end_ns
@@ -200,14 +203,17 @@ class DropDetector:
         return after_ns - before_ns > self._rules.gap_s * NS_PER_S
 
     def _forget(self) -> list[ClockDrop]:
-        """Begin again after a gap; the drop that it interrupts, if any."""
+        """Clear the window and the means after a gap; return the drop it interrupts, if any."""
         ended = [self._end(self._open, DropState.INTERRUPTED)] if self._open else []
         self._window.clear()
         self._means.clear()
         return ended
 
     def _trim(self) -> bool:
-        """Let what is too old go from the window; whether it is long enough."""
+        """Remove slots that the window can do without; return whether it is long enough.
+
+        Removed slots are added to the sums of the open drop, if any.
+        """
         window, rules = self._window, self._rules
         busy_s, count = sum(each.busy_s for each in window), sum(each.count for each in window)
         is_full = busy_s >= self._window_s and count >= rules.least_samples
@@ -221,7 +227,10 @@ class DropDetector:
         return is_full
 
     def _judge(self, slot: ClockSlot) -> list[ClockDrop]:
-        """Compare the mean over the window, which ends with this slot, with the reference."""
+        """Begin, update or end a drop by the mean over the window, which ends with `slot`.
+
+        Return the drop that ended, if any. With no drop open or begun, the mean is stored.
+        """
         busy_s = sum(each.busy_s for each in self._window)
         mean_mhz = sum(each.busy_s * each.clock_mhz for each in self._window) / busy_s
         if self._open is not None:
@@ -235,7 +244,7 @@ class DropDetector:
         return []
 
     def _undercut_mhz(self, mean_mhz: float) -> float | None:
-        """The reference, if the mean is so far below it that a drop begins; None otherwise."""
+        """Return the reference in MHz if the mean is far enough below it for a drop; or None."""
         rules, median_mhz = self._rules, self._means.median_mhz()
         is_near = mean_mhz >= (1.0 - rules.depth_ratio) * median_mhz
         if is_near or self._means.busy_s() < rules.warm_up_s:
@@ -244,7 +253,7 @@ class DropDetector:
         return median_mhz if mean_mhz < median_mhz - spread_mhz else None
 
     def _begin(self, reference_mhz: float, mean_mhz: float) -> None:
-        """Open a drop that began where the window's clock left the reference."""
+        """Open a drop where the window's clock left the reference, and cut the window there."""
         place = self._turn(reference_mhz, -1.0)
         onset = self._window[place]
         before = self._window[max(place - 1, 0)]
@@ -259,7 +268,7 @@ class DropDetector:
         self.found_count += 1
 
     def _follow(self, drop: _Open, slot: ClockSlot, mean_mhz: float) -> list[ClockDrop]:
-        """Go on with the open drop, or end it."""
+        """Update the open drop with the window's mean, or end it; return it if it ended."""
         if mean_mhz > (1.0 - self._rules.recovered_ratio) * drop.reference_mhz:
             return [self._recover(drop)]
         drop.lowest_mhz = min(drop.lowest_mhz, mean_mhz)
@@ -271,7 +280,10 @@ class DropDetector:
         return [ended]
 
     def _recover(self, drop: _Open) -> ClockDrop:
-        """End the drop where the window's clock came back, and go on as if it had not been."""
+        """End the drop where the window's clock came back, and return it.
+
+        The means are shifted by its length, as if it had not been.
+        """
         place = self._turn(drop.reference_mhz, 1.0)
         slots = list(self._window)
         self._window = deque(slots[place:])
@@ -285,7 +297,7 @@ class DropDetector:
         return drop.described(state, self._window, self._window[-1].end_ns)
 
     def _turn(self, reference_mhz: float, sign: float) -> int:
-        """The place in the window from which on the clock is most above the level of recovery.
+        """Return the index in the window from which on the clock is most above the recovery level.
 
         Most below it for a `sign` of -1. It is the change point by cumulative sums (Page 1954).
         """
@@ -296,7 +308,7 @@ class DropDetector:
 
 
 def _largest_tail(values: Sequence[float]) -> int:
-    """The place from which on the values sum to most."""
+    """Return the index from which on the values have the largest sum."""
     best, best_sum, running = len(values) - 1, -np.inf, 0.0
     for place in range(len(values) - 1, -1, -1):
         running += values[place]

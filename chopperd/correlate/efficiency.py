@@ -38,7 +38,7 @@ _MATRIX: Final = frozenset({KernelClass.GEMM, KernelClass.ATTENTION})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencyTotals:
-    """Figures of each row, by launch, and last of the whole file, (r,) each; NaN unknown.
+    """Efficiency of each step's launched kernels, and last of the whole file: (r,); NaN unknown.
 
     A kernel is shaped where the work of its operator is known, and rated where the peak of what it
     multiplies is known too. Times sum durations, as of all kernels: they are no unions.
@@ -64,7 +64,7 @@ class EfficiencyTotals:
 def efficiency_totals(
     timeline: DeviceTimeline, comm: Intervals, pieces: ClockPieces | None, spec: GpuSpec | None
 ) -> EfficiencyTotals:
-    """The efficiency of each row of a device.
+    """Compute the efficiency of the matrix kernels of each row of a device.
 
     Args:
         timeline: The device.
@@ -104,7 +104,7 @@ def efficiency_totals(
 
 
 def _rates(spec: GpuSpec | None) -> tuple[Float64s, Float64s]:
-    """Stated peaks in FLOP/ns and their clocks in MHz by `DType`, (d,) each; NaN unknown."""
+    """Return stated peaks in FLOP/ns and their clocks in MHz by `DType`, (d,) each; NaN unknown."""
     flops_per_ns, mhz = np.full((2, len(DType)), np.nan)
     for dtype in DType:
         peak = None if spec is None or dtype is DType.NONE else peak_of(spec, dtype)
@@ -116,14 +116,14 @@ def _rates(spec: GpuSpec | None) -> tuple[Float64s, Float64s]:
 
 
 def _ratio(of: Float64s, to: Float64s, known: Bools | None = None) -> Float64s:
-    """Quotients; NaN where the divisor is 0 or unknown."""
+    """Divide `of` by `to`; NaN where the divisor is not positive, or `known` is False."""
     usable = (to > 0) if known is None else (to > 0) & known
     quotient: Float64s = np.divide(of, to, out=np.full(len(of), np.nan), where=usable)
     return quotient
 
 
 def _most(sums: RowSums, dtype: Int8s, flops: Float64s) -> Int8s:
-    """(r,) int8: the type with the most FLOPs in each row."""
+    """Return the type with the most FLOPs in each row, (r,) int8; `NONE` without any."""
     most_flops = np.zeros_like(sums.of(flops))
     most = np.full(len(most_flops), DType.NONE, np.int8)
     for each in np.flatnonzero(np.bincount(dtype, minlength=1)).tolist():
@@ -163,9 +163,9 @@ def _clocked(
 def _frequency(
     sums: RowSums, clocked: _Clocked | None, rated_ns: Float64s
 ) -> tuple[Float64s, Float64s]:
-    """The factor of the clock, covered time over what its cycles take at the stated clock.
+    """Compute the clock's factor: covered time over what its cycles take at the stated clock.
 
-    With the share of time that it was measured for, (r,) each; NaN unknown.
+    Return it and the share of rated time that it was measured for, (r,) each; NaN unknown.
     """
     if clocked is None:
         unknown = np.full(len(rated_ns), np.nan)
@@ -179,14 +179,14 @@ def _frequency(
 def _overlap(
     timeline: DeviceTimeline, rated: Int64s, comm: Intervals, clocked: _Clocked | None
 ) -> tuple[Float64s, Float64s]:
-    """The factor of communication: kernels that overlap it over the median of like ones without.
+    """Compute communication's factor: kernels that overlap it over the median of like ones without.
 
-    With the share of time that it was measured for, (r,) each; NaN unknown.
+    Return it and the share of overlapping time that it was measured for, (r,) each; NaN unknown.
 
     Like kernels are of one family and do the same work. Those without like ones are taken to be
-    slowed as much as the others of their row. Where clocks are known, what is compared is what
-    kernels would take at one clock: communication lowers the clock too, which the factor of the
-    clock has.
+    slowed as much as the others of their row. Where clocks are known, the times compared are those
+    that kernels would take at one clock: communication lowers the clock too, which is in the
+    factor of the clock.
     """
     start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
     taken_ns = (end_ns - start_ns).astype(np.float64)
@@ -215,7 +215,10 @@ def _overlap(
 def _alone_ns(
     timeline: DeviceTimeline, rated: Int64s, compared_ns: Float64s, lone: Bools
 ) -> Float64s:
-    """(n,) float64: the median of like kernels without communication; NaN unknown."""
+    """Return the median time in ns of each kernel's like ones without communication: (n,) float64.
+
+    NaN where there are too few, or where they differ too much.
+    """
     work = np.unique(np.nan_to_num(timeline.flops[rated], nan=-1.0), return_inverse=True)[1]
     key = timeline.family[rated].astype(np.int64) * (len(rated) + 1) + work
     group = np.unique(key, return_inverse=True)[1]

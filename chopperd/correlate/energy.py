@@ -37,8 +37,8 @@ def window_energy(
 
     The counter is taken as linear between its change points. An edge at fraction a of a change
     interval of energy E errs by 2a(1 - a)E; the two edges add in quadrature. A step in which the
-    counter dipped or restarted is not known; a sum counts on (`EnergyCounter`), and errs by what
-    the mean power makes of the time that was not seen.
+    counter dipped or restarted is not known; a window of many steps continues over it
+    (`EnergyCounter`), and errs by the mean power times the time that was not seen.
 
     Args:
         t_ns: (n,) int64, sample times, rising.
@@ -70,7 +70,7 @@ def window_energy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Followed:
-    """A counter that only rises, where its reads were accepted."""
+    """The accepted reads of a counter, as energy used so far, which only rises."""
 
     #: (n,) accepted reads; what was used before each, J.
     t_ns: Int64s
@@ -79,7 +79,7 @@ class _Followed:
 
 
 def _followed(t_ns: Int64s, counter_j: Float64s) -> _Followed:
-    """The counter without dips, torn numbers and restarts."""
+    """Return the counter's accepted reads, without dips, torn numbers and restarts."""
     rise_j = np.diff(counter_j)
     if np.all((rise_j >= 0) & (rise_j <= most_energy_j(np.diff(t_ns).astype(np.float64)))):
         return _Followed(t_ns=t_ns, counter_j=counter_j, after_doubt=np.zeros(len(t_ns), np.bool_))
@@ -97,7 +97,7 @@ def _followed(t_ns: Int64s, counter_j: Float64s) -> _Followed:
 
 
 def _doubtful_ns(followed: _Followed, start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """(w,) How much of each window lies where reads of the counter were rejected."""
+    """Return how many ns of each window lie where reads of the counter were rejected: (w,)."""
     found = np.zeros(len(start_ns), np.int64)
     for row in np.flatnonzero(followed.after_doubt).tolist():
         begin_ns, until_ns = followed.t_ns[row - 1], followed.t_ns[row]
@@ -106,12 +106,12 @@ def _doubtful_ns(followed: _Followed, start_ns: Int64s, end_ns: Int64s) -> Int64
 
 
 def _change_points(followed: _Followed, period_ns: int | None) -> tuple[Int64s, Float64s]:
-    """When the counter took each new value.
+    """Estimate when the counter took each new value: (k,) times in ns and (k,) values in J.
 
     It changed after the read before the one that shows the new value, and at most one period ago:
-    half-way between. With no period known, one that repeats between reads changed half-way
+    half-way between is taken. With no period known, a counter that repeats values changed half-way
     between the reads; one that is new at every read changes more often than it is read (a slow
-    loop reads once a second what the driver updates each 20-100 ms): as of the read.
+    loop reads once a second what the driver updates each 20-100 ms): the read's time is taken.
     """
     t_ns, counter_j = followed.t_ns, followed.counter_j
     rise = np.diff(counter_j)
@@ -127,7 +127,7 @@ def _change_points(followed: _Followed, period_ns: int | None) -> tuple[Int64s, 
 
 
 def _edge(at_ns: Int64s, value_j: Float64s, edge_ns: Int64s) -> tuple[Float64s, Float64s]:
-    """The counter at each edge and how far it may be off; NaN outside the change points."""
+    """Return the counter at each edge and its error, J, (w,) each; NaN outside change points."""
     inside = (edge_ns >= at_ns[0]) & (edge_ns <= at_ns[-1])
     left = np.clip(np.searchsorted(at_ns, edge_ns, "right") - 1, 0, len(at_ns) - 2)
     share = (edge_ns - at_ns[left]) / (at_ns[left + 1] - at_ns[left])

@@ -32,10 +32,10 @@ _SMALL_RANGE: Final = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFigures:
-    """Numbers of n records of a device, or of n groups of them, that add up over a group.
+    """Figures of n records of a device, or of n groups of them, that add up over a group.
 
-    Those of the clock are of the m records that compute (none without samples), and those of
-    samples of the k of these in which a clock sample fell.
+    Figures of the clock exist for the m records that compute (none without samples), figures of
+    samples for the k of these in which a clock sample fell.
     """
 
     duration_ns: Int64s | Float64s  # (n,)
@@ -55,7 +55,7 @@ class RecordFigures:
 
     @classmethod
     def without_clock(cls, duration_ns: Int64s, samples: Int64s) -> "RecordFigures":
-        """The figures of records of which no clock is known."""
+        """Build the figures of records of which no clock is known."""
         none, nothing = np.empty(0, np.int64), np.empty(0)
         return cls(
             duration_ns=duration_ns,
@@ -75,7 +75,7 @@ class RecordFigures:
         )
 
     def summed(self, group: Int64s, count: int) -> "RecordFigures":
-        """The sums over each of `count` groups, given the group of each record: (n,) int64."""
+        """Sum the figures over each of `count` groups, given each record's group: (n,) int64."""
         of_compute, of_own = group.take(self.compute), group.take(self.own)
 
         def sums(which: Int64s, values: Int64s | Float64s) -> Float64s:
@@ -132,7 +132,7 @@ def record_figures(
     sample_t_ns: Int64s,
     sample_mhz: Float64s,
 ) -> RecordFigures:
-    """Compute what each record adds to its group.
+    """Compute the time, clock and loss that each record adds to its group.
 
     Args:
         timeline: The device.
@@ -245,9 +245,10 @@ def group_totals(
 
 
 def _distinct(column: Int32s | Int8s | Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """The numbers that occur, (g,), the first record of each, and the index of each record's, (n,).
+    """Return the numbers that occur, (g,), the first record of each, and each record's place, (n,).
 
-    Counts instead of sorting: numbers are small and records are millions.
+    A place is the index of a record's number among those that occur. Found by counting instead of
+    sorting, as numbers are small and records are millions.
     """
     shifted = column.astype(np.int64) + 1  # from -1 on
     if int(shifted.max(initial=0)) > _COUNTED_RANGE * len(shifted) + _SMALL_RANGE:
@@ -264,7 +265,15 @@ def _distinct(column: Int32s | Int8s | Int64s) -> tuple[Int64s, Int64s, Int64s]:
 def _bounded(
     number: Int64s, first: Int64s, place: Int64s, longest: Int64s, kind: Int8s | Int32s
 ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    """Numbers, merged counts, first records and places, the shortest groups merged by kind."""
+    """Merge the shortest groups by kind; return numbers, merged counts, first records and places.
+
+    Args:
+        number: (g,) int64, the groups' numbers.
+        first: (g,) int64, the first record of each group.
+        place: (n,) int64, index of each record's group.
+        longest: (g,) int64, indices of the groups, longest first.
+        kind: (n,) the kind of each record.
+    """
     small = np.sort(longest[number[longest] >= 0][MOST_GROUPS:])
     large = np.setdiff1d(np.arange(len(number)), small, assume_unique=True)
     kinds, which = np.unique(kind[first[small]], return_inverse=True)
@@ -281,10 +290,11 @@ def _bounded(
 
 
 def _clock(sums: RecordFigures) -> tuple[Float64s, Float64s, Float64s]:
-    """Mean clock, loss and half of its interval of each group, (g,): see `GroupTotals`.
+    """Compute each group's mean clock, loss and half of its interval, (g,): see `GroupTotals`.
 
-    The loss is the mean deficit of its own samples over its covered compute time. Its interval
-    holds 1.96 standard errors, and where the line is further off than these, that distance too.
+    The loss is the mean deficit of the group's own samples over its covered compute time. Half of
+    the interval is 1.96 standard errors, plus the distance of the loss by the line through all
+    samples where that is further off than these.
     """
     count = len(sums.duration_ns)
 

@@ -12,16 +12,16 @@ import numpy as np
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.timeline import Intervals
 
-# Where times lie among other times that rise: a search that knows when to turn itself round.
+# Searching many times among rising ones, or, where that is faster, the other way round.
 
 
 def places(
     values: Int64s | Float64s, points: Int64s | Float64s, side: Literal["left", "right"]
 ) -> Int64s:
-    """What `np.searchsorted(values, points, side)` gives, sooner for many points that rise.
+    """Return `np.searchsorted(values, points, side)`, computed faster for many rising points.
 
-    Then the few values are sought among the points instead, and each count is repeated up to the
-    next: kernels come by millions, samples by hundreds of thousands.
+    For these the few values are sought among the points instead, and each count is repeated up to
+    the next: kernels come by millions, samples by hundreds of thousands.
 
     Args:
         values: (m,) rising.
@@ -41,7 +41,9 @@ def places_of_spans(
     end: Int64s | Float64s,
     side: Literal["left", "right"],
 ) -> tuple[Int64s, Int64s]:
-    """The places of both ends of spans; ends are only sought where a value lies before them.
+    """Return the places of spans' starts and of their ends among `values`, (n,) each.
+
+    An end is searched only where a value lies between it and its start.
 
     Args:
         values: (m,) rising.
@@ -132,7 +134,7 @@ def clip(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 
 def contains(a: Intervals, points_ns: Int64s) -> Bools:
-    """Which points lie in the set: (n,) bool for (n,) int64 in any order."""
+    """Whether each point lies in the set: (n,) bool for (n,) int64 in any order."""
     if len(a) == 0:
         return np.zeros(len(points_ns), np.bool_)
     at = np.searchsorted(a.start_ns, points_ns, side="right") - 1
@@ -141,7 +143,7 @@ def contains(a: Intervals, points_ns: Int64s) -> Bools:
 
 
 def split_at(a: Intervals, cuts_ns: Int64s) -> Intervals:
-    """The same time, cut at every one of `cuts_ns` that lies inside an interval.
+    """Cut the set at every one of `cuts_ns` that lies inside an interval; its time stays the same.
 
     Args:
         a: The set.
@@ -164,7 +166,7 @@ def length_before_ns(a: Intervals, points_ns: Int64s) -> Int64s:
 
 
 def lengths_ns(a: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """The time of the set inside each span [start, end), (n,) int64; soonest of rising starts."""
+    """The time of the set inside each span [start, end), (n,) int64; fastest if starts rise."""
     first, last = places_of_spans(a.start_ns, start_ns, end_ns, "right")
     within_ns = _before_ns(a, end_ns, last)
     within_ns -= _before_ns(a, start_ns, first)

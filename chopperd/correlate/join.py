@@ -126,7 +126,7 @@ def join_device(
 
     Args:
         timeline: The device.
-        activity: Of each host thread.
+        activity: What each host thread did.
         gpu_samples: The samples of its GPU on the trace's time axis; None if not known.
         reference_mhz: f_ref; None if unknown.
         collectives: What the timeline's `collective` column indexes.
@@ -161,7 +161,7 @@ def join_device(
 
 
 def _windows(timeline: DeviceTimeline) -> Windows:
-    """The step windows, then first start to last end of all records."""
+    """Return the step windows and, last, a window from first start to last end of all records."""
     steps = step_windows(timeline)
     first = int(timeline.start_ns.min()) if len(timeline) else 0
     last = int(timeline.end_ns.max()) if len(timeline) else 0
@@ -252,7 +252,7 @@ def _row_clocks(
 
 
 def _energy(gpu_samples: GpuSamples, windows: Windows) -> WindowEnergy:
-    """Energy of each row; the whole file is a sum over steps."""
+    """Compute the energy of each row; the last, the whole file, counts as a sum over steps."""
     return window_energy(
         gpu_samples.t_unix_ns,
         gpu_samples.energy_j,
@@ -274,13 +274,13 @@ def _usable(gpu_samples: GpuSamples, start_ns: int, end_ns: int) -> Int64s:
 
 
 def _period_ns(t_ns: Int64s, windows: Windows) -> int:
-    """The period as achieved in the traced time; around it if only one sample lies inside."""
+    """Return the median spacing of reads in the traced time, ns; of all with fewer than 2 in it."""
     inside = (t_ns >= windows.start_ns[-1]) & (t_ns < windows.end_ns[-1])
     return achieved_period_ns(t_ns[inside]) or achieved_period_ns(t_ns)
 
 
 def _labels(masks: BusyMasks, t_ns: Int64s) -> Int8s:
-    """What ran at each instant, by the waterfall's precedence."""
+    """Return the `RunningClass` at each instant, (n,) int8, by the waterfall's precedence."""
     label = np.full(len(t_ns), RunningClass.IDLE, np.int8)
     for running, mask in (
         (RunningClass.COPY, masks.copy),
@@ -298,7 +298,10 @@ def _busy_clock(
     timing: TimingUncertainty,
     compute: MeanClock,
 ) -> tuple[Float64s, Float64s]:
-    """Mean clock over busy time and half its interval: classes weighted by covered time."""
+    """Compute each row's mean clock over busy time and half its interval, MHz, (r,); NaN unknown.
+
+    Compute, exposed communication and exposed copies are weighted by their covered time.
+    """
     parts = [compute]
     for running, mask in (
         (RunningClass.COMM, masks.exposed_comm),

@@ -1,4 +1,4 @@
-"""What the clock cost: covered time, cycles, ceiling loss by cause, and their intervals."""
+"""Compute what the clock cost: mean clock, covered time, ceiling loss by cause, and intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -63,8 +63,8 @@ def mean_clock(
 ) -> MeanClock:
     """Compute the time-weighted mean clock while `running` ran in each window, with its interval.
 
-    The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; what a
-    sensor that averages may have; by how much the mean changes if the sensor lags by
+    The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; what an
+    averaging sensor may have moved; by how much the mean changes if the sensor lags by
     `timing.lag_ns` more; what rounding may hide. It is at least half a step of the sensor.
 
     Args:
@@ -116,9 +116,10 @@ def mean_clock(
 def _signal(
     samples: LabelledSamples, level: LabelledSamples, running: RunningClass, mask: Intervals
 ) -> ClassClock:
-    """The class's clock: through all samples of its level, else in class and corrected for that.
+    """Return the class's clock: a line through all samples of its level, or its in-class lines.
 
-    Limits in force are always those at the class's own samples.
+    The latter, used where no other class is at its level, have the border correction added. The
+    samples whose limits explain the clock are always the class's own.
     """
     own = class_clock(samples, running)
     if level is not samples:
@@ -134,7 +135,7 @@ def _signal(
 def _mean_mhz(
     clock: ClassClock, covered: Intervals, covered_ns: Int64s, windows: Windows
 ) -> tuple[Float64s, Spans]:
-    """The mean clock of each window over its covered time, and the spans of that time."""
+    """Compute each window's mean clock over its covered time, and the spans of that time."""
     pieces = ClockPieces.of(clock)
     spans, g = pieces.locate_spans(covered.start_ns, covered.end_ns), pieces.clock()
     cycles = MaskedWindows.of(g, covered, spans, windows.start_ns, windows.end_ns).integral(g)
@@ -145,7 +146,7 @@ def _mean_mhz(
 def _change_by_lag_mhz(
     clock: ClassClock, covered: Intervals, windows: Windows, mean_mhz: Float64s, lag_ns: int
 ) -> Float64s:
-    """By how much each window's mean changes if all samples lie `lag_ns` earlier; 0 if unknown."""
+    """Compute how much each window's mean changes with samples `lag_ns` earlier; 0 if unknown."""
     if lag_ns == 0:
         return np.zeros(len(windows))
     earlier = replace(clock, edges_ns=clock.edges_ns - lag_ns)
@@ -158,7 +159,7 @@ def _change_by_lag_mhz(
 def _level_difference_mhz(
     samples: LabelledSamples, running: RunningClass, windows: Windows
 ) -> float:
-    """How far the class's mean clock lies from that of everything else; 0 if there is no else.
+    """Compute how far in MHz the class's mean clock lies from all others'; 0 without others.
 
     Only samples inside the windows count: what ran at others is not known.
     """
@@ -236,7 +237,7 @@ def ceiling_loss(
 def counter_updates(
     limited_ns: Mapping[Cause, Float64s], t_ns: Int64s, windows: Windows
 ) -> Int64s | None:
-    """The most updates that any counter showed inside each window: (w,); None without counters."""
+    """Count the updates in each window of the counter with most: (w,); None without counters."""
     most: Int64s | None = None
     for counter in limited_ns.values():
         read = np.isfinite(counter)
@@ -253,7 +254,7 @@ def counter_updates(
 
 
 def largest_remainder(parts: Float64s, totals: Int64s) -> Int64s:
-    """Rows of integers in proportion to rows of parts, each within 1 of its exact share: (w, n).
+    """Round rows of parts to integers of a given sum, each within 1 of its exact share: (w, n).
 
     Args:
         parts: (w, n) float64, not negative; a row of zeros stays one and needs a total of 0.

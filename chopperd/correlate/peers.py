@@ -41,7 +41,7 @@ class Peers:
     margin_ratio: float  # from so far below the reference on a GPU is named
 
     def excess(self, mean_mhz: Float64s, half_mhz: Float64s) -> "Excess":
-        """How far mean clocks over the same window lie below the reference.
+        """Compute how far mean clocks over the same window lie below the reference.
 
         Args:
             mean_mhz: (n,) float64.
@@ -75,7 +75,9 @@ class Excess:
 
 
 def peers_of(mean_mhz: Float64s, half_mhz: Float64s, wander: float = 0.0) -> Peers | None:
-    """What GPUs of one model are compared with, each with all of them; None below four.
+    """Compute the reference that GPUs of one model are compared with; None for fewer than four.
+
+    It is of all of them, the compared GPU included.
 
     Args:
         mean_mhz: (n,) float64, mean compute clocks over one window; NaN unknown.
@@ -102,7 +104,7 @@ def peers_of(mean_mhz: Float64s, half_mhz: Float64s, wander: float = 0.0) -> Pee
 
 
 def wander_ratio(shares: Sequence[Float64s]) -> float:
-    """How far equal GPUs' mean clocks may differ over a run because clocks wander: half of 95 %.
+    """Estimate how far equal GPUs' mean clocks over a run may differ as clocks wander.
 
     Each GPU's run is cut into up to ten parts. How their means scatter about that GPU's own, and
     how much neighbours resemble each other (a first-order autoregression), gives the standard
@@ -114,7 +116,7 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
         shares: For each GPU (steps,) float64, its clock over the peers' in each step.
 
     Returns:
-        A share of the clock; 0 for fewer than two steps.
+        Half of the 95 % interval as a share of the clock; 0 for fewer than two steps.
 
     Source: known-truth simulation of nodes of 8 equal GPUs (spread of 1 % either way). Clocks that
     wander by 4 % over 0.3 to 1 s made 1.5 % and 3 MAD alone accuse somebody in 9-28 % of runs of 1
@@ -143,7 +145,7 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
 
 
 def _of_correlation(correlation: float, parts: int) -> tuple[float, float]:
-    """What a first-order autoregression makes of parts taken off their own mean.
+    """Compute what a first-order autoregression predicts for parts less their own mean.
 
     Returns:
         Expected products of neighbours over squares; variance of the mean over the squares.
@@ -157,10 +159,10 @@ def _of_correlation(correlation: float, parts: int) -> tuple[float, float]:
 
 
 def _upper_group(mean_mhz: Float64s, half_mhz: Float64s) -> Bools:
-    """Which GPUs are in the upper of two groups; all where there is one group.
+    """Whether each GPU is in the upper of two groups, (n,) bool; all are where there is one group.
 
-    Groups are of two GPUs at least, with a gap of more than 5 % between them that is no matter of
-    the intervals of the two GPUs next to it.
+    Groups have at least two GPUs, and a gap of more than 5 % between them after the intervals of
+    the two GPUs next to it are taken off.
     """
     order = np.argsort(mean_mhz)
     ordered_mhz, widths_mhz = mean_mhz[order], np.nan_to_num(half_mhz[order])

@@ -61,13 +61,13 @@ def realtime_step_ns(
 
 
 def _steps_ns(spacing_ns: Int64s, change_ns: Int64s) -> Float64s:
-    """What each change of offset holds beyond the steady rate, (n,) float64."""
+    """Return each change of offset less the part due to the steady rate, ns, (n,) float64."""
     rate = np.median(change_ns / spacing_ns) if len(spacing_ns) >= _RATE_INTERVALS else 0.0
     return np.asarray(change_ns - rate * spacing_ns, dtype=np.float64)
 
 
 def _columns(triples: Sequence[TimeTriple]) -> tuple[Int64s, Int64s]:
-    """MONOTONIC times and offsets to Unix time, both (n,) int64."""
+    """Return the triples' MONOTONIC times and offsets to Unix time, ns, both (n,) int64."""
     mono_ns = np.array([triple.mono_ns for triple in triples], dtype=np.int64)
     unix_ns = np.array([triple.unix_ns for triple in triples], dtype=np.int64)
     return mono_ns, unix_ns - mono_ns
@@ -123,13 +123,13 @@ def clock_drift(start_ns: Int64s, end_ns: Int64s, called_ns: Int64s) -> ClockDri
 
 
 def _found_idle(start_ns: Int64s, end_ns: Int64s) -> Bools:
-    """Which records began after their device had been idle: (n,) bool; the first did not."""
+    """Whether each record began on a device idle for over `_IDLE_NS`: (n,) bool; not the first."""
     idle = np.zeros(len(start_ns), np.bool_)
     np.greater(start_ns[1:] - np.maximum.accumulate(end_ns)[:-1], _IDLE_NS, out=idle[1:])
     return idle
 
 
 def _quick(part: Int64s, late_ns: Int64s) -> int:
-    """The row of `part` at the quantile of its launches' lengths that counts as quick."""
+    """Return the row of `part` at the `_QUICK` quantile of the time from launch to start."""
     nth = int(_QUICK * len(part))
     return int(part[np.argpartition(late_ns[part], nth)[nth]])

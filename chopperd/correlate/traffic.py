@@ -1,4 +1,4 @@
-"""What a device's records moved, and how communication and compute overlapped, for its rows."""
+"""Compute what each row's copies and collectives moved, and how communication met compute."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -111,9 +111,10 @@ def collective_totals(
 def _bounded(
     kinds: tuple[Collective, ...], number: Int64s, duration_ns: Int64s
 ) -> tuple[tuple[Collective, ...], Int64s]:
-    """The kinds that occur, at most `MOST_KINDS` with the most time, and the place of each.
+    """Return the kinds that occur, at most `MOST_KINDS` with the most time, and each record's.
 
-    Every row has a figure of each kind: anyone can make a trace of thousands of both.
+    The latter is an index among the former; the rest become `OTHER_COLLECTIVES`. The bound is
+    needed as every row has a figure of each kind, and a trace may have thousands of both.
     """
     time_ns = np.bincount(number, duration_ns, len(kinds))
     there = np.flatnonzero(np.bincount(number, minlength=len(kinds)))
@@ -135,11 +136,11 @@ def _kind(collective: Collective) -> Collective:
 
 
 def collective_bytes(collective: Collective) -> int | None:
-    """Get the size that bandwidths are of; None if unknown.
+    """Return the size in bytes by which a collective's bandwidth is computed; None if unknown.
 
     The larger of what goes into a rank and what comes out: the array of an all-reduce or broadcast,
-    all that an all-gather puts together, all that a reduce-scatter takes apart. No elements at
-    all are no size: a collective of nothing runs no kernel, so the trace has no size.
+    all that an all-gather puts together, all that a reduce-scatter takes apart. Zero elements mean
+    an unknown size: a collective of nothing runs no kernel.
 
     Source: nccl-tests, where "S is the size in bytes of the total array", and the counts that
         torch's process groups record (`inNelems`, `outNelems`), both of one rank.
@@ -150,7 +151,7 @@ def collective_bytes(collective: Collective) -> int | None:
 
 
 def bus_factor(name: str, group_size: int | None) -> float | None:
-    """Get the factor from an algorithm's bandwidth to that of a rank's links; None if unknown.
+    """Return the ratio of the bandwidth of a rank's links to the algorithm's; None if unknown.
 
     None too for a group of one, which uses no link, and for unevenly split all-to-alls, of which
     the share that stays on the rank is not known.
@@ -210,7 +211,7 @@ class ChopperTotals:
 
 
 def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
-    """Chopper's figures for each row.
+    """Compute Chopper's overheads and overlap ratio for each row.
 
     Launch overhead is the gap since the compute kernel that started before, in the same step;
     prep the part of it before the launch call began, call the part from there on. Of a step's
@@ -238,7 +239,7 @@ def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
 
 
 def _parts_ns(timeline: DeviceTimeline, kernels: Int64s, first: Int64s) -> dict[str, Int64s]:
-    """The figures of each kernel, (n,) int64.
+    """Compute the figures of each kernel that `chopper_totals` sums, (n,) int64 by field name.
 
     Args:
         timeline: The device.
@@ -260,7 +261,7 @@ def _parts_ns(timeline: DeviceTimeline, kernels: Int64s, first: Int64s) -> dict[
 
 
 def _opening_ns(timeline: DeviceTimeline, group: Int64s, kernels: Int64s) -> dict[str, Int64s]:
-    """The figures of the first kernels of groups, (n,) int64."""
+    """Compute the launch and call overheads of groups' first kernels, (n,) int64 ns by name."""
     start = timeline.start_ns[kernels]
     return {
         "first_launch_ns": start - _begins(timeline, group)[group[kernels]],
@@ -269,13 +270,13 @@ def _opening_ns(timeline: DeviceTimeline, group: Int64s, kernels: Int64s) -> dic
 
 
 def _opens(group: Int64s) -> Bools:
-    """(n,) bool: which are the first of their group, of groups in a row."""
+    """Whether each is the first of its group, where groups follow one another: (n,) bool."""
     opens: Bools = np.diff(group, prepend=-1) != 0
     return opens
 
 
 def _begins(timeline: DeviceTimeline, group: Int64s) -> Int64s:
-    """(g,) int64: when each group's first kernel of any kind starts."""
+    """Return when each group's first kernel of any kind starts, ns: (g,) int64."""
     own = np.flatnonzero((group >= 0) & ~is_class(timeline.kernel_class, COPY_CLASSES))
     begins = np.zeros(int(group.max(initial=-1)) + 1, np.int64)
     first = own[np.flatnonzero(_opens(group[own]))][::-1]  # of several runs of a group the first
@@ -284,9 +285,9 @@ def _begins(timeline: DeviceTimeline, group: Int64s) -> Int64s:
 
 
 def _comm_overlap_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
-    """(n,) int64: of each kernel, the sum of what communication kernels overlap, cut at its length.
+    """Sum each kernel's overlaps with communication kernels, cut at its length, ns: (n,) int64.
 
-    Two of these at once count twice, as Chopper adds them up one by one.
+    Two communication kernels at once count twice, as Chopper adds them up one by one.
     """
     comm = np.flatnonzero(is_class(timeline.kernel_class, COMM_CLASSES | _PACKS))
     start, end = timeline.start_ns[kernels], timeline.end_ns[kernels]
@@ -301,7 +302,7 @@ def _comm_overlap_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
 
 
 def _since(events_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """(n,) int64: by how much the time since all events before grows over each span."""
+    """Compute how much the summed time since all past events grows over each span: (n,) int64."""
     sums_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(events_ns)))
     first, last = places_of_spans(events_ns, start_ns, end_ns, "left")
     since_ns: Int64s = last * end_ns - sums_ns.take(last)
@@ -312,9 +313,9 @@ def _since(events_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Figures next to the waterfall: of each row, and of families over the whole file.
+    """Copies, collectives and Chopper's figures of each row, and contention over the whole file.
 
-    `contention` is None where nothing communicates.
+    `contention`, by family, is None where nothing communicates.
     """
 
     copies: TransferTotals

@@ -1,4 +1,4 @@
-"""What a device did at every ns of its time: busy, communicating, copying, or idle and why.
+"""Split a device's time into compute, communication, copies, and idle time by its reason.
 
 The masks of one device are disjoint where the waterfall needs them to be; windows are cut out of
 them by cumulative length, so that the rows of a window sum to its length exactly.
@@ -68,7 +68,7 @@ class BusyMasks:
 
 
 def step_windows(timeline: DeviceTimeline) -> Windows:
-    """The windows of a device's steps, in order."""
+    """Return the windows of a device's steps, in order."""
     return Windows(
         start_ns=np.array([window.start_ns for window in timeline.windows], np.int64),
         end_ns=np.array([window.end_ns for window in timeline.windows], np.int64),
@@ -76,7 +76,7 @@ def step_windows(timeline: DeviceTimeline) -> Windows:
 
 
 def is_class(kernel_class: Int8s, wanted: frozenset[KernelClass]) -> Bools:
-    """(n,) bool: whether each record's class is one of `wanted`."""
+    """Whether each record's class is one of `wanted`: (n,) bool."""
     member = np.zeros(len(kernel_class), np.bool_)
     for each in wanted:  # faster than a table, of which indices are as large as pointers
         member |= kernel_class == each
@@ -131,7 +131,7 @@ def _union_of(timeline: DeviceTimeline, wanted: Bools | Int64s) -> Intervals:
 
 
 def _merge(*sets: Intervals) -> Intervals:
-    """The union of unions."""
+    """Return the time that lies in at least one of the sets."""
     some = [each for each in sets if len(each)]
     if len(some) < 2:
         return some[0] if some else intervals.EMPTY
@@ -152,8 +152,7 @@ def idle_masks(
     Args:
         timeline: The device.
         busy: Its busy union.
-        activity: Of each host thread.
-
+        activity: What each host thread did.
     Source: DESIGN.md section 2, "The waterfall".
     """
     idle = intervals.difference(_traced(timeline), busy)
@@ -177,7 +176,7 @@ def idle_masks(
 
 
 def _traced(timeline: DeviceTimeline) -> Intervals:
-    """From the first start to the last end of all records, those of no length included."""
+    """Return the time from first start to last end of all records, also those of no length."""
     if not len(timeline):
         return intervals.EMPTY
     return intervals.union(timeline.start_ns[:1], timeline.end_ns.max(keepdims=True))
@@ -186,7 +185,10 @@ def _traced(timeline: DeviceTimeline) -> Intervals:
 def _by_activity(
     waiting: Intervals, thread: Int32s, activity: tuple[HostActivity, ...]
 ) -> dict[str, Intervals]:
-    """Time before launch calls, split by what the launching thread did: disjoint, in order."""
+    """Split idle time before launch calls by what the launching thread did; the sets are disjoint.
+
+    Each ns goes to the first of allocator, data and sync that holds it, else to launch prep.
+    """
     parts: dict[str, list[Intervals]] = {
         name: [] for name in ("idle_allocator", "idle_data", "idle_sync", "idle_launch_prep")
     }
@@ -205,11 +207,11 @@ def _by_activity(
     return {name: _merge(*pieces) for name, pieces in parts.items()}
 
 
-# What a step's own records and other steps' did: the two partitions of device time.
+# Busy time by step: of the records that a step launched, and of others inside its window.
 
 
 def launched_ns(timeline: DeviceTimeline) -> Int64s:
-    """Busy time of each window's step: the union of its own records, whenever they ran, (w,)."""
+    """Compute each window's step's busy time, ns, (w,): the union of its records, whenever run."""
     linked = timeline.step >= 0
     step = timeline.step[linked].astype(np.int64)
     wanted = np.array([window.step for window in timeline.windows], np.int64)
@@ -220,7 +222,7 @@ def launched_ns(timeline: DeviceTimeline) -> Int64s:
 
 
 def _union_lengths_ns(group: Int64s, start_ns: Int64s, end_ns: Int64s, count: int) -> Int64s:
-    """(count,) int64: the length of the union of each group's intervals.
+    """Compute the length of the union of each group's intervals: (count,) int64 ns.
 
     The groups are laid one behind the other, so that no interval reaches into the next group's;
     what an interval adds to the union is what lies beyond all before it.
@@ -244,7 +246,7 @@ def _union_lengths_ns(group: Int64s, start_ns: Int64s, end_ns: Int64s, count: in
 
 
 def foreign_ns(timeline: DeviceTimeline) -> Int64s:
-    """Busy time in each window of other steps' and of unlinked records: a union, (w,)."""
+    """Compute busy time in each window of other steps' and unlinked records: a union, ns, (w,)."""
     step = np.array([window.step for window in timeline.windows], np.int64)
     windows = step_windows(timeline)
     starts, ends = windows.start_ns, windows.end_ns
@@ -264,7 +266,7 @@ def foreign_ns(timeline: DeviceTimeline) -> Int64s:
 
 
 def marker_busy_ns(timeline: DeviceTimeline, marker: Marker) -> int:
-    """Busy time of the records that were launched inside one marker: a union, ns."""
+    """Compute the busy time of the records that were launched inside one marker: a union, ns."""
     own = (
         (timeline.call_thread >= 0)
         & (timeline.call_start_ns >= marker.start_ns)
@@ -274,7 +276,7 @@ def marker_busy_ns(timeline: DeviceTimeline, marker: Marker) -> int:
 
 
 def phase_busy_ns(timeline: DeviceTimeline, windows: Windows) -> Mapping[Phase, Int64s]:
-    """Busy time of each phase that occurs on the device, in each window, ns: (r,) int64.
+    """Compute the busy time of each phase on the device in each window, ns: (r,) int64.
 
     A phase's time is a union over streams, like busy time. Phases may run at once (communication of
     the backward and the optimizer), so that they may sum to more than busy time. `UNKNOWN` is
@@ -313,17 +315,17 @@ class RowSums:
         self._place_count = len(timeline.windows) + 1
 
     def of(self, values: Int64s | Float64s) -> Float64s:
-        """(r,) float64: the sum of the values, (n,), of each row's records."""
+        """Sum the values, (n,), of each row's records: (r,) float64."""
         of_runs = np.add.reduceat(values, self._first)
         of_rows = np.bincount(self._place, of_runs, self._place_count)[1:]
         return np.append(of_rows, values.sum()).astype(np.float64, copy=False)
 
     def whole(self, values: Int64s) -> Int64s:
-        """(r,) int64: the same of whole values."""
+        """Sum integers, (n,), of each row's records: (r,) int64."""
         return np.rint(self.of(values)).astype(np.int64)
 
     def apart(self, key: Int64s, key_count: int, values: Int64s | None = None) -> Int64s:
-        """(r, key_count) int64: the sum of each row's records, apart by key.
+        """Sum each row's records separately by key: (r, key_count) int64.
 
         Args:
             key: (n,) int64, 0 to `key_count` - 1.
@@ -337,7 +339,7 @@ class RowSums:
 
 
 def _row_of_steps(timeline: DeviceTimeline) -> Int64s:
-    """(s + 1,) int64: the row of each step that has one, -1 for others; the last is of step -1."""
+    """Return each step's row, -1 without one: (s + 1,) int64; the last is that of step -1."""
     steps = np.array([window.step for window in timeline.windows], np.int64)
     last = max(int(steps.max(initial=-1)), int(timeline.step.max(initial=-1)))
     row = np.full(last + 2, -1, np.int64)

@@ -48,14 +48,14 @@ def governing_mhz(
     before_ns: int = HALF_WINDOW_NS,
     after_ns: int = HALF_WINDOW_NS,
 ) -> Float64s:
-    """The clock of the governing die at each sample, (n,), by the rule of `governed`.
+    """Return the clock of the governing die at each sample, (n,), by the rule of `governed`.
 
     Args:
         t_ns: (n,) times, rising.
         dies_mhz: (n, dies) clocks, NaN where a die reports none.
         own_mhz: (n,) what stays where no die is reported.
         before_ns: How far back the means reach, that time included.
-        after_ns: How far ahead.
+        after_ns: How far ahead they reach, that time included.
     """
     clock_mhz = _of_running_mhz(t_ns, dies_mhz, t_ns - before_ns, t_ns + after_ns)
     asleep = np.flatnonzero(np.isnan(clock_mhz))
@@ -64,25 +64,25 @@ def governing_mhz(
 
 
 def are_running(dies_mhz: Float64s) -> Bools:
-    """Which dies run, of clocks in any shape: those reported and not in deep sleep."""
+    """Whether each die runs, by its clock: it is reported and not in deep sleep. Any shape."""
     return dies_mhz > DEEP_SLEEP_MHZ
 
 
 def are_gated(dies_mhz: Float64s) -> Bools:
-    """Which dies are off while others run, (n, d) of (n, d)."""
+    """Whether each die is in deep sleep while another runs, (n, d) bool for (n, d) clocks."""
     running = are_running(dies_mhz)
     gated: Bools = (dies_mhz <= DEEP_SLEEP_MHZ) & running.any(axis=1, keepdims=True)
     return gated
 
 
 def reported_dies(dies_mhz: Float64s) -> Float64s | None:
-    """The dies up to the last that was ever reported, (n, d) of (n, more); None without any."""
+    """Cut off the dies after the last ever reported: (n, d) of (n, more); None without any."""
     known = np.flatnonzero(~np.isnan(dies_mhz).all(axis=0))
     return np.ascontiguousarray(dies_mhz[:, : known[-1] + 1]) if len(known) else None
 
 
 def _of_running_mhz(t_ns: Int64s, dies_mhz: Float64s, from_ns: Int64s, to_ns: Int64s) -> Float64s:
-    """The governing die's clock by its means over `[from_ns, to_ns]`; NaN where no die runs."""
+    """Return the clock of the die of least mean over `[from_ns, to_ns]`; NaN where none runs."""
     begin = np.searchsorted(t_ns, from_ns, side="left")
     end = np.searchsorted(t_ns, to_ns, side="right")
     lowest_mean = np.full(len(t_ns), np.inf)
@@ -98,7 +98,7 @@ def _of_running_mhz(t_ns: Int64s, dies_mhz: Float64s, from_ns: Int64s, to_ns: In
 
 
 def _means_khz(own_mhz: Float64s, running: Bools, begin: Int64s, end: Int64s) -> Float64s:
-    """Mean of a die's clock where it ran, over the rows `[begin, end)` of each; NaN where none."""
+    """Compute means in kHz of a die's clock where it ran over rows `[begin, end)`; NaN if none."""
     khz = np.zeros(len(own_mhz))
     np.rint(own_mhz * _KHZ_PER_MHZ, out=khz, where=running)
     total = _sums(khz, begin, end)
@@ -108,7 +108,7 @@ def _means_khz(own_mhz: Float64s, running: Bools, begin: Int64s, end: Int64s) ->
 
 
 def _sums(values: Float64s, begin: Int64s, end: Int64s) -> Float64s:
-    """Sums of whole numbers over `[begin, end)`."""
+    """Sum whole numbers over each range of rows `[begin, end)`."""
     before = np.zeros(len(values) + 1)
     np.cumsum(values, out=before[1:])
     sums: Float64s = before[end] - before[begin]
@@ -116,7 +116,7 @@ def _sums(values: Float64s, begin: Int64s, end: Int64s) -> Float64s:
 
 
 def _asleep_mhz(dies_mhz: Float64s, own_mhz: Float64s) -> Float64s:
-    """The clock where no die runs: the lowest but 0; `own_mhz` where none is reported."""
+    """Return the clock where no die runs: the lowest not 0 or NaN; `own_mhz` if none reports."""
     lowest = np.where(dies_mhz > 0, dies_mhz, np.inf).min(axis=1)
     lowest[np.isinf(lowest)] = np.nan
     clock_mhz: Float64s = np.where(np.isnan(dies_mhz).all(axis=1), own_mhz, lowest)

@@ -21,7 +21,7 @@ class Positions:
     into_ns: Float64s  # (n,) time since its start
 
     def of(self, some: Int64s) -> "Positions":
-        """Those of some of the times, by index."""
+        """Select the positions of some of the times, by index."""
         return Positions(piece=self.piece.take(some), into_ns=self.into_ns.take(some))
 
 
@@ -47,13 +47,13 @@ class Primitive:
     cumulative: Float64s  # (m + 1,) integral up to each edge
 
     def locate(self, t_ns: Int64s) -> Positions:
-        """Positions of times among the pieces."""
+        """Find the positions of times among the pieces."""
         t = _since(self.edges, t_ns, self.base_ns)
         piece = places(self.edges[1:-1], t, "right")
         return Positions(piece=piece, into_ns=t - self.edges.take(piece))
 
     def at(self, positions: Positions) -> Float64s:
-        """The integral up to each position."""
+        """Compute the integral from the first edge up to each position: (n,)."""
         piece, into_ns = positions.piece, positions.into_ns
         # (slope / 2 into + left) into + cumulative, in one array: positions come by millions.
         value = self.slope.take(piece)
@@ -65,7 +65,7 @@ class Primitive:
         return value
 
     def over(self, spans: Spans) -> Float64s:
-        """The integral over each span: (n,)."""
+        """Compute the integral over each span: (n,)."""
         piece, crossing = spans.start.piece, spans.crossing
         value = self.left.take(piece)
         value *= spans.length
@@ -93,7 +93,7 @@ def primitive(edges: Float64s, left: Float64s, right: Float64s, base_ns: int) ->
 
 
 def _since(edges: Float64s, t_ns: Int64s, base_ns: int) -> Float64s:
-    """Times in ns since `base_ns`, those outside all pieces clamped to their ends."""
+    """Convert times to ns since `base_ns`, those outside all pieces clamped to their ends."""
     t = (t_ns - base_ns).astype(np.float64)
     return np.clip(t, edges[0], edges[-1], out=t)
 
@@ -110,7 +110,7 @@ class ClockPieces:
 
     @classmethod
     def of(cls, clock: ClassClock, levels_mhz: tuple[float, ...] = ()) -> "ClockPieces":
-        """The pieces of a clock of at least one piece, cut at the levels."""
+        """Build the pieces of a clock, at least one, cut where its line crosses the levels."""
         base_ns = int(clock.edges_ns[0])
         pieces = cls(
             base_ns=base_ns,
@@ -141,7 +141,7 @@ class ClockPieces:
         )
 
     def locate_spans(self, start_ns: Int64s, end_ns: Int64s) -> Spans:
-        """Positions of spans among the pieces: good for all of their primitives."""
+        """Find the positions of spans among the pieces, valid for all primitives made of these."""
         edges = self.edges
         start, end = (_since(edges, t_ns, self.base_ns) for t_ns in (start_ns, end_ns))
         first, last = places_of_spans(edges[1:-1], start, end, "right")
@@ -160,25 +160,25 @@ class ClockPieces:
         )
 
     def clock(self) -> Primitive:
-        """The integral of the clock, MHz ns."""
+        """Return the primitive of the clock, MHz ns; the clock is 0 where not covered."""
         left, right = np.nan_to_num(self.left_mhz), np.nan_to_num(self.right_mhz)
         return primitive(self.edges, left, right, self.base_ns)
 
     def coverage(self) -> Primitive:
-        """The covered time, ns."""
+        """Return the primitive whose integral is covered time, ns."""
         covered = np.isfinite(self.left_mhz).astype(np.float64)
         return primitive(self.edges, covered, covered, self.base_ns)
 
     def deficit(
         self, level_mhz: float, weights: tuple[Float64s, Float64s] | None = None
     ) -> Primitive:
-        """The integral of max(0, level - clock), MHz ns.
+        """Return the primitive of max(0, level - clock), MHz ns.
 
         Args:
-            level_mhz: One of the levels that the pieces were cut at: in the middle of one of the
-                clock's own pieces they begin or end without a deficit.
-            weights: Of each of the clock's pieces at its start and at its end, (m,) float64; in
-                between the weighted deficit is linear.
+            level_mhz: One of the levels that the pieces were cut at: a piece that begins or ends
+                inside one of the clock's own pieces has no deficit there.
+            weights: Factors of the deficit at the start and at the end of each of the clock's
+                pieces, (m,) float64 each; in between the weighted deficit is linear.
         """
         left = np.nan_to_num(np.maximum(level_mhz - self.left_mhz, 0.0))
         right = np.nan_to_num(np.maximum(level_mhz - self.right_mhz, 0.0))
@@ -209,7 +209,7 @@ class MaskedWindows:
         return cls(spans=spans, done=done, cut=g.locate(t_ns), begun=begun)
 
     def integral(self, g: Primitive) -> Float64s:
-        """The integral over each window within the mask: (w,)."""
+        """Compute the integral over the part of each window in the mask: (w,)."""
         before = np.concatenate(([0.0], np.cumsum(g.over(self.spans))))
         up_to = before.take(self.done) + (g.at(self.cut) - g.at(self.begun))
         start, end = np.split(up_to, 2)
@@ -219,7 +219,7 @@ class MaskedWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtOnce:
-    """The n kernels among some that run at once with another, in order of their starts and ends."""
+    """The n kernels that overlap another one, with all their starts and ends in order of time."""
 
     which: Int64s  # (n,) their indices
     order: Int64s  # (2 n,) which start, or n + which end, each event is
@@ -228,7 +228,7 @@ class AtOnce:
 
     @classmethod
     def of(cls, start_ns: Int64s, end_ns: Int64s, spans: Spans) -> "AtOnce":
-        """Those among kernels, (m,) int64 rising starts and ends, with these spans."""
+        """Find those of m kernels, given their rising starts, their ends and their spans."""
         reach_ns = np.maximum.accumulate(end_ns)
         apart = np.ones(len(start_ns) + 1, bool)
         np.greater_equal(start_ns[1:], reach_ns[:-1], out=apart[1:-1])
@@ -250,7 +250,7 @@ class AtOnce:
         )
 
     def shares(self, g: Primitive) -> Float64s:
-        """The integral of g / k over each, k being how many run at that instant: (n,)."""
+        """Compute the integral of g / k over each kernel, k of them running at an instant: (n,)."""
         share = np.diff(g.at(self.positions))
         share /= self.running
         count = len(self.order) // 2

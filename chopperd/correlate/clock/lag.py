@@ -50,7 +50,7 @@ _FINE_AVERAGES_NS: Final = np.array([25, 35, 50, 70, 100, 140, 200]) * NS_PER_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blurs:
-    """How samples may follow what runs: settling times and windows of averages, ns."""
+    """Ways in which samples may follow what runs: settling times and windows of averages, ns."""
 
     settling_ns: Float64s
     average_ns: Float64s
@@ -59,7 +59,7 @@ class _Blurs:
         return len(self.settling_ns) + len(self.average_ns)
 
     def shown_late_ns(self, index: int) -> int:
-        """How much time of the class each entry shows wrongly if it is the sensor that blurs.
+        """Return for how many ns of each entry into a class samples are wrong if the sensor blurs.
 
         All of a settling time; of an average an eighth on each side of the border, as what is
         taken for its lag is its middle.
@@ -68,7 +68,7 @@ class _Blurs:
 
     @property
     def longest_ns(self) -> int:
-        """After how long nothing is left of the state before."""
+        """Time in ns after which nothing is left of the state before a change."""
         return int(max(8 * self.settling_ns.max(), self.average_ns.max(initial=0)))
 
 
@@ -88,14 +88,17 @@ class LagEstimate:
 
     @property
     def to_subtract_ns(self) -> int:
-        """The lag to move samples back by: the estimate if its interval excludes 0, else 0."""
+        """Lag in ns to move samples back by: the estimate if its interval excludes 0, else 0.
+
+        `assumed_ns` where the lag can't be measured.
+        """
         if self.lag_ns is None or self.low_ns is None or self.high_ns is None:
             return self.assumed_ns
         return self.lag_ns if self.low_ns > 0 or self.high_ns < 0 else 0
 
     @property
     def uncertainty_ns(self) -> int:
-        """How far the lag may be from what is subtracted."""
+        """How far in ns the lag may be from `to_subtract_ns`."""
         subtracted = self.to_subtract_ns
         if self.low_ns is None or self.high_ns is None:
             return UNMEASURED_LAG_NS - subtracted
@@ -119,8 +122,8 @@ def measure_lag(
 ) -> LagEstimate:
     """Find the lag at which changes of the clock agree best with changes of what ran by the trace.
 
-    Changes between neighbouring samples, as slow drifts cancel in them. The interval is a
-    bootstrap over 20 blocks of time.
+    Changes between neighbouring samples are compared, as slow drifts cancel in them. The interval
+    is a bootstrap over 20 blocks of time.
 
     Args:
         t_ns: (n,) int64, sample times as taken, rising.
@@ -172,7 +175,7 @@ def measure_lag(
 
 
 def _hidden(coarse: Float64s) -> LagEstimate:
-    """What a sensor of `UNMEASURED_SETTLING_NS` may hide of a clock that seems not to follow."""
+    """Return no lag, but the swing that a sensor of `UNMEASURED_SETTLING_NS` may hide."""
     possible = (_COARSE_LAGS_NS >= 0) & (_COARSE_LAGS_NS <= 2 * UNMEASURED_LAG_NS)
     slow = int(np.flatnonzero(_COARSE_SETTLING_NS == UNMEASURED_SETTLING_NS)[0])
     some = coarse[:, possible, slow]
@@ -185,14 +188,14 @@ def _hidden(coarse: Float64s) -> LagEstimate:
 
 
 def _swing_mhz(blocks: Float64s) -> float:
-    """The multiple of the model that fits, with its bootstrap's spread, MHz."""
+    """Return the RMS over bootstrap resamples of the multiple of the model that fits, MHz."""
     sums = _resampled(blocks)
     swing = np.divide(sums[:, 0], sums[:, 1], out=np.zeros(len(sums)), where=sums[:, 1] > 0)
     return float(np.sqrt(np.mean(swing**2)))
 
 
 def _pairs(t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int) -> _Pairs:
-    """Neighbouring samples inside the traced time, at most `_MAX_PAIRS` of them."""
+    """Find the pairs of neighbouring samples in the traced time, at most `_MAX_PAIRS`."""
     near = np.diff(t_ns) <= max_gap_ns
     if len(compute):
         near &= (t_ns[:-1] >= compute.start_ns[0]) & (t_ns[1:] <= compute.end_ns[-1])
@@ -206,7 +209,7 @@ def _pairs(t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: in
 
 
 def _effective_count(change_mhz: Float64s) -> float:
-    """How many changes of equal size would weigh as these do: (sum of squares)^2 / sum of fourths.
+    """Count the equal changes that would weigh as these do: (sum of squares)^2 / sum of fourths.
 
     A few large jumps count as few, however many small changes there are.
     """
@@ -215,7 +218,7 @@ def _effective_count(change_mhz: Float64s) -> float:
 
 
 def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs) -> Float64s:
-    """Sums of (change x model, model^2) per block, lag and blur: (b, l, s, 2).
+    """Sum (change x model, model^2) per block, lag and blur: (b, l, s, 2).
 
     Args:
         pairs: At least one a block.
@@ -246,7 +249,7 @@ def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs
 
 
 def _averaged(duty: Float64s, average_ns: Float64s) -> Iterator[Float64s]:
-    """The duty averaged over each time around the cells' edges: (n + 1,) each."""
+    """Yield the duty averaged over each of `average_ns` around the cells' edges: (n + 1,) each."""
     total = np.concatenate(([0.0], np.cumsum(duty)))
     edge = np.arange(len(total))
     for half in (average_ns / 2 / _CELL_NS).astype(np.int64).tolist():
@@ -255,7 +258,7 @@ def _averaged(duty: Float64s, average_ns: Float64s) -> Iterator[Float64s]:
 
 
 def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
-    """The duty after a first-order lag of each settling time, at the cells' edges: (n + 1,) each.
+    """Yield the duty after a first-order lag of each settling time, at cells' edges: (n + 1,) each.
 
     By Fourier transform: that of the geometric kernel is known in closed form, and its tail decays
     within the padding.
@@ -270,7 +273,7 @@ def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
 
 
 def _explained(sums: Float64s) -> Float64s:
-    """How much of the squared changes one multiple of the model explains: (..., l, s)."""
+    """Compute how much of the squared changes a model's best multiple explains: (..., l, s)."""
     square = sums[..., 1]
     explained: Float64s = np.divide(
         sums[..., 0] ** 2, square, out=np.zeros(square.shape), where=square > 0
@@ -279,7 +282,7 @@ def _explained(sums: Float64s) -> Float64s:
 
 
 def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
-    """The lag of the best fit, refined by a parabola through its neighbours."""
+    """Return the lag of the best fit in ns, refined by a parabola through its neighbours."""
     place, settling = np.unravel_index(np.argmax(explained), explained.shape)
     best = min(max(int(place), 1), len(lags_ns) - 2)
     before, at, after = explained[best - 1 : best + 2, settling]
@@ -289,9 +292,9 @@ def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
 
 
 def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
-    """The 95 % interval of the lag over resampled blocks, widened by a cell.
+    """Compute the 95 % interval of the lag in ns over resampled blocks, widened by a cell.
 
-    Half a cell is the grid's, half the model's, which lets a jump take a cell.
+    Half a cell is the error of the grid, half that of the model, in which a jump takes a cell.
     """
     sums = _resampled(blocks)
     peaks = _explained(sums).reshape(_RESAMPLES, -1).argmax(axis=1)
@@ -301,7 +304,7 @@ def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
 
 
 def _resampled(blocks: Float64s) -> Float64s:
-    """Sums over blocks drawn with replacement: (resamples, ...)."""
+    """Return sums over blocks drawn with replacement: (resamples, ...)."""
     count = len(blocks)
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
     sums: Float64s = np.tensordot(draws.astype(np.float64), blocks, axes=1)

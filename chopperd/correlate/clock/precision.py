@@ -1,4 +1,4 @@
-"""How far a sampled mean clock may be from the truth: sampling error and timing bias."""
+"""Estimate how far a sampled mean clock may be from the truth: sampling error and timing bias."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +31,7 @@ _SMOOTH: Final = 1 / 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingUncertainty:
-    """How far samples may lie from the instants they are laid to, and from what they show."""
+    """How far samples may lie from their assigned instants, and their clocks from the true ones."""
 
     join_ns: float  # half the read span plus the uncertainty of the common time axis
     lag_ns: int  # how much larger or smaller the sensor's lag may be than what was subtracted
@@ -47,7 +47,7 @@ class TimingUncertainty:
 
     @property
     def total_ns(self) -> float:
-        """How far a sample may lie from its instant."""
+        """How far in ns a sample may lie from its instant."""
         return self.join_ns + self.lag_ns
 
 
@@ -59,7 +59,7 @@ def timing_of(
     clock_mhz: Float64s,
     distinct_reads: float,
 ) -> TimingUncertainty:
-    """Compute the timing uncertainty by what is known of the GPU's sensor.
+    """Compute the timing uncertainty from what is known of the GPU's sensor.
 
     Averaging and settling cannot be distinguished, so the interval must hold both unless the sensor
     is known to show instants. Where its lag is known and shorter than the one measured, the rest
@@ -91,7 +91,10 @@ def timing_of(
 
 
 def known_lag_ns(gpu: GpuInfo) -> int | None:
-    """The known lag of a sensor update: a read's less half a period, the update's mean age."""
+    """Return the known lag of a sensor update in ns; None if unknown.
+
+    It is that of a read less half a period, the mean age of an update when read.
+    """
     if gpu.sensor_lag_ns is None:
         return None
     return max(gpu.sensor_lag_ns - (gpu.sm_clock_period_ns or 0) // 2, 0)
@@ -111,7 +114,7 @@ def is_regular(t_ns: Int64s) -> bool:
 
 
 def distinct_reads(samples: LabelledSamples, start_ns: Int64s, end_ns: Int64s) -> float:
-    """At how many different points of the steps regular reads fell into compute; inf without any.
+    """Estimate at how many different points of a step compute was read regularly; inf without any.
 
     Their phases in the step fall into as many cells as there are reads: random ones fill 1 - 1/e
     of them, ones that keep a beat with the step few.
@@ -142,8 +145,8 @@ def standard_errors_mhz(
 ) -> tuple[Float64s, Float64s]:
     """Estimate the standard error of each window's mean in-class clock: (w,) MHz, NaN if unknown.
 
-    By the window's own residuals, and by those of all samples. A class with too few samples for
-    a residual has its clock from the line through all samples, and so its error.
+    Return it by the window's own residuals, and by those of all samples. A class with too few
+    samples for a residual has its clock from the line through all samples, and so its error.
 
     From leave-one-out residuals r_i = f_i - (f_{i-1} + f_{i+1}) / 2 of the class's samples in the
     window, or of the nearest 30 of them if it holds fewer: V1 = mean r^2, V2 the same at double
@@ -156,7 +159,7 @@ def standard_errors_mhz(
         counts: (w,) n.
         borders: (w,) the share of each window's time in class that an average over
             2 `UNMEASURED_LAG_NS` mixes with what comes before and after, as independent errors;
-            None if the sensor is known to show instants. Where the samples look smooth, the lowest
+            None if the sensor is known to show instants. Where the samples seem smooth, the lowest
             k is not believed, as it may be the sensor that is smooth, and the borders count.
 
     Source: DESIGN.md section 2, "Interval".
@@ -181,8 +184,8 @@ def standard_errors_mhz(
 def _is_smooth(clock_mhz: Float64s) -> bool:
     """Whether residuals grow faster with the spacing than those of any clock that jumps.
 
-    They are held against each other at spacings of 1, 2, 4, 8 and 16 samples: rounding hides it at
-    the shortest, and beyond the time of an average it ends.
+    Residuals at spacings of 1, 2, 4, 8 and 16 samples are compared, each with the next: rounding
+    hides the growth at the shortest, and beyond the time of an average it ends.
     """
     spacings = [spacing for spacing in _SPACINGS if len(clock_mhz) >= MIN_RESIDUALS + 2 * spacing]
     v = [float(np.nanmean(_squares(clock_mhz, spacing))) for spacing in spacings]
@@ -210,7 +213,7 @@ def _running_sum(values: Float64s | Bools) -> Float64s:
 
 
 def _sample_range(t_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> tuple[Int64s, Int64s]:
-    """The samples in each window, widened to the nearest `MIN_RESIDUALS` where it holds fewer."""
+    """Return the rows [first, last) in each window, or the nearest `MIN_RESIDUALS` if fewer."""
     first = np.searchsorted(t_ns, start_ns, "left")
     last = np.searchsorted(t_ns, end_ns, "left")
     few = last - first < MIN_RESIDUALS
@@ -220,7 +223,7 @@ def _sample_range(t_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> tuple[Int64
 
 
 def _means(squares: Float64s, first: Int64s, last: Int64s) -> Float64s:
-    """The mean of the squares that are not NaN over each range of samples; NaN without any."""
+    """Compute the mean of the squares that are not NaN over rows [first, last); NaN without any."""
     sums, counts = _running_sum(np.nan_to_num(squares)), _running_sum(np.isfinite(squares))
     total, count = sums[last] - sums[first], counts[last] - counts[first]
     mean: Float64s = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
@@ -230,7 +233,7 @@ def _means(squares: Float64s, first: Int64s, last: Int64s) -> Float64s:
 def misplaced_ratio(
     mask: Intervals, uncertainty_ns: float, start_ns: Int64s, end_ns: Int64s, in_class_ns: Int64s
 ) -> Float64s:
-    """The share of each window's time in class that a timing error can have mislabelled: (w,).
+    """Bound the share of each window's time in class that a timing error has mislabelled: (w,).
 
     An edge misplaced by up to u moves at most min(u, length of the gap there) of the neighbours'
     time into the class; each entry into the class has one such gap.
@@ -254,21 +257,21 @@ def misplaced_ratio(
 def mixed_ratio(
     mask: Intervals, mixing_ns: float, start_ns: Int64s, end_ns: Int64s, in_class_ns: Int64s
 ) -> Float64s:
-    """Like `misplaced_ratio` with errors at the two borders of each entry that are independent."""
+    """Compute `misplaced_ratio` for independent errors at both borders of each entry: (w,)."""
     square = np.minimum(_gaps_ns(mask), mixing_ns) ** 2
     moved_ns = np.sqrt(2 * _of_entries(mask, start_ns, end_ns, square))
     return np.divide(moved_ns, in_class_ns, out=np.zeros(len(moved_ns)), where=in_class_ns > 0)
 
 
 def _gaps_ns(mask: Intervals) -> Float64s:
-    """The time since the class ran before, at each entry; inf at the first."""
+    """Return the time in ns since the class last ran at each of its entries; inf at the first."""
     gap_ns = np.full(len(mask), np.inf)
     gap_ns[1:] = mask.start_ns[1:] - mask.end_ns[:-1]
     return gap_ns
 
 
 def _of_entries(mask: Intervals, start_ns: Int64s, end_ns: Int64s, each: Float64s) -> Float64s:
-    """The sum over the entries in each window."""
+    """Sum `each`, a value of each entry into the class, over the entries in each window."""
     running = _running_sum(each)
     total: Float64s = (
         running[np.searchsorted(mask.start_ns, end_ns, "left")]
@@ -278,7 +281,7 @@ def _of_entries(mask: Intervals, start_ns: Int64s, end_ns: Int64s, each: Float64
 
 
 def half_step_mhz(vendor: Vendor, clock_mhz: Float64s) -> float:
-    """Half a step of the sensor, MHz: the least by which any mean clock may be off.
+    """Return half a step of the sensor, MHz: the least by which any mean clock may be off.
 
     Source: DESIGN.md section 2, "Interval".
     """
@@ -291,7 +294,7 @@ def half_step_mhz(vendor: Vendor, clock_mhz: Float64s) -> float:
 def resolution_mhz(
     samples: LabelledSamples, running: RunningClass, start_ns: Int64s, end_ns: Int64s
 ) -> Float64s:
-    """How far a sensor that rounds to steps may be off in each window's mean: (w,) float64, MHz.
+    """Bound the error that a sensor's steps make in each window's mean: (w,) float64, MHz.
 
     Half a step q where the clock hardly moves, as then every sample is rounded alike; a spread s
     of the samples dithers it away, fully from 3/4 of a step on: q/2 (1 - s / (3/4 q)). The step

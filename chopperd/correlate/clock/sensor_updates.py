@@ -69,7 +69,7 @@ class SensorPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """When reads showed a new value."""
+    """The reads between which a sensor's value changed."""
 
     before_ns: Int64s  # (k,) last read of the old value
     after_ns: Int64s  # (k,) first read of the new one
@@ -82,7 +82,7 @@ class Changes:
 
     @property
     def at_ns(self) -> Float64s:
-        """(k,) float64, ns since the first change: the middle of when each can have been."""
+        """Middle of when each change can have been, ns since the read before the first: (k,)."""
         since_ns = (self.before_ns - self.before_ns[0]) + (self.after_ns - self.before_ns[0])
         half: Float64s = since_ns / 2
         return half
@@ -100,12 +100,12 @@ class Changes:
 
     @property
     def usual_width_ns(self) -> float:
-        """The median time in which a change can have been."""
+        """Median length in ns of the time in which a change can have been."""
         return float(np.median(self.after_ns - self.before_ns))
 
     @property
     def is_sharp(self) -> Bools:
-        """(k,) bool: the changes that no late or failed read blurs."""
+        """Whether no late or failed read blurs each change: (k,) bool."""
         sharp: Bools = self.after_ns - self.before_ns <= _MAX_BLUR * self.usual_width_ns
         return sharp
 
@@ -202,7 +202,7 @@ def contradicts(t_ns: Int64s, value: Float64s, period_ns: int) -> bool:
 
 
 def _stretch_starts(count: int) -> list[int]:
-    """Where the stretches begin: all, or `_MOST_STRETCHES` spread over the recording."""
+    """Return the first read of each stretch: of all, or `_MOST_STRETCHES` spread evenly."""
     starts = range(0, max(count - _STRETCH_READS // 2, 1), _STRETCH_READS)
     return list(starts[:: -(-len(starts) // _MOST_STRETCHES)])
 
@@ -214,7 +214,7 @@ def _is_new_at_each_read(changes: Changes) -> bool:
 
 
 def _tried_periods_ns(changes: Changes) -> Float64s:
-    """The periods that the changes do not rule out, rising: (c,) float64."""
+    """Return the periods in ns that the changes do not rule out, rising: (c,) float64."""
     shortest_ns = max(
         RESOLVED_SPACINGS * changes.spacing_ns * 0.9,
         _MIN_CHANGED_UPDATES * changes.span_ns / len(changes),
@@ -246,7 +246,7 @@ def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
 
 
 def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:
-    """The period that fits best near a first guess, by a line through the changes' numbers."""
+    """Fit the period near a first guess by a line through the changes' numbers; None if poor."""
     at_ns = changes.at_ns
     phase = np.angle(np.exp(2j * np.pi * at_ns / period_ns).mean()) / (2 * np.pi)
     number = np.round(at_ns / period_ns - phase)
@@ -277,7 +277,7 @@ _DISTINCT: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:
-    """A sensor's updates as reads show them."""
+    """The updates of a sensor, found from its reads."""
 
     row: Int64s  # (k,) the first read of each, rising
     t_ns: Int64s  # (k,) the middle of when it can have been; strictly rising

@@ -43,12 +43,12 @@ class LabelledSamples:
 
     @property
     def max_gap_ns(self) -> int:
-        """Samples further apart cover nothing between them."""
+        """Longest spacing of samples, ns, across which the time between them is covered."""
         return MAX_GAP_PERIODS * self.period_ns
 
     @property
     def max_in_class_gap_ns(self) -> int:
-        """Samples of a class further apart hang no line between them."""
+        """Longest spacing of samples of a class, ns, that a line of the class joins."""
         return max(self.max_gap_ns, MAX_IN_CLASS_GAP_NS)
 
 
@@ -60,18 +60,18 @@ class ClassClock:
     #: (m,) the line's ends; NaN where nothing is covered.
     left_mhz: Float64s
     right_mhz: Float64s
-    #: (m,) the samples whose limits explain the clock: those that the line hangs on.
+    #: (m,) the samples whose limits explain the clock: those that the line joins.
     left_sample: Int64s
     right_sample: Int64s
     covered: Bools  # (m,)
-    in_class: Bools  # (m,) whether the line hangs on samples of the class and of no other
+    in_class: Bools  # (m,) whether the line joins samples of the class and of no other
 
     def covered_intervals(self) -> Intervals:
         """The covered time, abutting pieces merged."""
         return _runs(self.edges_ns, self.covered)
 
     def in_class_intervals(self) -> Intervals:
-        """The covered time in which the line hangs on samples of the class."""
+        """The covered time in which the line joins samples of the class."""
         return _runs(self.edges_ns, self.covered & self.in_class)
 
 
@@ -81,11 +81,11 @@ def achieved_period_ns(t_ns: Int64s) -> int:
 
 
 def class_clock(samples: LabelledSamples, running: RunningClass | None) -> ClassClock:
-    """The clock while `running` runs; with None, the line through all of at least two samples.
+    """Compute the clock while `running` runs; with None, the line through all (at least 2) samples.
 
     Nothing is covered before the first and after the last sample, nor between samples further
-    apart than three periods. Inside, the line hangs on the nearest samples of the class where
-    these are no further apart than max(3 periods, 1 s), else on the nearest samples of any.
+    apart than three periods. Inside, the line joins the nearest samples of the class where these
+    are no further apart than max(3 periods, 1 s), else the nearest samples of any class.
 
     Source: DESIGN.md section 2, "Clock signal".
     """
@@ -112,7 +112,7 @@ def class_clock(samples: LabelledSamples, running: RunningClass | None) -> Class
 
 
 def _bracket(member: Bools, pieces: Int64s) -> tuple[Int64s, Int64s]:
-    """For each piece the last member at or before it (-1: none), the first after (n: none)."""
+    """Return each piece's last member at or before it (-1: none) and first after it (n: none)."""
     count = len(member)
     index = np.arange(count)
     last = np.maximum.accumulate(np.where(member, index, -1))
@@ -121,7 +121,7 @@ def _bracket(member: Bools, pieces: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _on_lines(samples: LabelledSamples, before: Int64s, after: Int64s) -> tuple[Float64s, Float64s]:
-    """The clock at both ends of each piece on the line through samples `before` and `after`."""
+    """Return the clock at each piece's start and end on the line through `before` and `after`."""
     start_ns, start_mhz = samples.t_ns[before], samples.clock_mhz[before]
     length_ns = np.maximum(samples.t_ns[after] - start_ns, 1)
     rise_mhz = samples.clock_mhz[after] - start_mhz
@@ -133,7 +133,7 @@ def _on_lines(samples: LabelledSamples, before: Int64s, after: Int64s) -> tuple[
 
 
 def _runs(edges_ns: Int64s, wanted: Bools) -> Intervals:
-    """The stretches of neighbouring wanted pieces."""
+    """Merge neighbouring wanted pieces into intervals."""
     padded = np.concatenate(([False], wanted, [False]))
     change = np.flatnonzero(padded[1:] != padded[:-1])
     return Intervals(start_ns=edges_ns[change[::2]], end_ns=edges_ns[change[1::2]])
@@ -157,7 +157,7 @@ def border_correction_mhz(
     For each in-class sample k with residual r_k against the line through its in-class neighbours:
     w_k is the time it represents as one of all samples, a_k the class's time that the in-class
     lines give it; the correction is the mean of r weighted by w less that weighted by a. Samples
-    next to a stretch that is not covered, or that hangs on other lines, are left out; with fewer
+    next to a stretch that is not covered, or not on an in-class line, are left out; with fewer
     than `MIN_SAMPLES` left the correction would be more noise than it takes away, and is 0.
 
     Args:
@@ -179,7 +179,7 @@ def border_correction_mhz(
 
 
 def _residuals(t_ns: Int64s, clock_mhz: Float64s) -> Float64s:
-    """Each sample against the line through its neighbours; 0 at the ends."""
+    """Return each sample less the line through its two neighbours, MHz; 0 at the ends."""
     residual = np.zeros(len(t_ns))
     share = (t_ns[1:-1] - t_ns[:-2]) / (t_ns[2:] - t_ns[:-2])
     on_line = clock_mhz[:-2] + share * (clock_mhz[2:] - clock_mhz[:-2])
@@ -188,7 +188,7 @@ def _residuals(t_ns: Int64s, clock_mhz: Float64s) -> Float64s:
 
 
 def _time_of_each(t_ns: Int64s) -> Float64s:
-    """Half the way between both neighbours, ns; 0 at the ends."""
+    """Return half the time between each sample's two neighbours, ns; 0 at the ends."""
     time_ns = np.zeros(len(t_ns))
     time_ns[1:-1] = (t_ns[2:] - t_ns[:-2]) / 2
     return time_ns
@@ -203,7 +203,7 @@ def _near_both(t_ns: Int64s, limit_ns: int) -> Bools:
 
 
 def _line_weights(t_ns: Int64s, mask: Intervals) -> Float64s:
-    """∫ over the mask of each sample's hat function (1 there, 0 at both neighbours), ns."""
+    """Integrate each sample's hat function (1 there, 0 at both neighbours) over the mask, ns."""
     base_ns = int(t_ns[0])
     length, moment = _moments_before(mask, t_ns, base_ns)
     at = (t_ns - base_ns).astype(np.float64)
@@ -216,7 +216,7 @@ def _line_weights(t_ns: Int64s, mask: Intervals) -> Float64s:
 
 
 def _moments_before(mask: Intervals, points_ns: Int64s, base_ns: int) -> tuple[Float64s, Float64s]:
-    """∫ dt and ∫ (t - base) dt over the mask before each point."""
+    """Integrate dt and (t - base) dt over the mask up to each point, ns and ns^2."""
     start = (mask.start_ns - base_ns).astype(np.float64)
     end = (mask.end_ns - base_ns).astype(np.float64)
     point = (points_ns - base_ns).astype(np.float64)
@@ -242,9 +242,9 @@ _MIN_IN_BLOCK: Final = 2
 
 
 def pooled_by_level(samples: LabelledSamples, running: RunningClass) -> LabelledSamples:
-    """Label the samples of classes at the same clock level as `running`.
+    """Relabel as `running` the samples of classes that are shown to be at its clock level.
 
-    The same object where no class is shown to be.
+    Returns `samples` itself where no class is shown to be.
     """
     member = np.flatnonzero(samples.label == running)
     label = samples.label.copy()
@@ -258,7 +258,7 @@ def pooled_by_level(samples: LabelledSamples, running: RunningClass) -> Labelled
 def is_one_level(samples: LabelledSamples, member: Int64s, other: Bools) -> bool:
     """Whether the other samples are shown to lie on the class's lines.
 
-    Each other sample between two of the class is held against their line; d is the mean
+    Each other sample between two of the class is compared with their line; d is the mean
     difference, its error comes from the means of up to 20 blocks of time (neighbouring samples
     are correlated), and |d| + 2 se must stay below 0.5 % of the class's mean clock.
 
@@ -278,7 +278,7 @@ def is_one_level(samples: LabelledSamples, member: Int64s, other: Bools) -> bool
 
 
 def _off_the_lines_mhz(samples: LabelledSamples, member: Int64s, other: Int64s) -> Float64s:
-    """How far the clock at each of `other` lies off the class's line there: those with one."""
+    """Return the clock at `other` less the class's line there, MHz; only of those with a line."""
     t_ns, clock_mhz = samples.t_ns, samples.clock_mhz
     at = np.searchsorted(member, other)
     between = (at > 0) & (at < len(member))

@@ -32,7 +32,7 @@ class ClockSamples:
     temperature_c: Float64s
 
     def chosen(self, rows: Bools | slice) -> "ClockSamples":
-        """The samples of some rows."""
+        """Return the samples of some rows."""
         return ClockSamples(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
@@ -66,7 +66,10 @@ class SlotCutter:
         return int(self._pending[-1].t_ns[-1]) if self._pending else None
 
     def add(self, samples: ClockSamples) -> list[ClockSlot]:
-        """Add samples; returns the slots before that of the last sample, now complete."""
+        """Add samples; return the slots before that of the last sample, which are now complete.
+
+        Samples that are not busy or have no clock are left out.
+        """
         samples = samples.chosen((samples.busy_s > 0) & np.isfinite(samples.sm_clock_mhz))
         if not len(samples.t_ns):
             return []
@@ -77,7 +80,7 @@ class SlotCutter:
         return self._cut(joined.chosen(slice(0, whole)))
 
     def flush(self) -> list[ClockSlot]:
-        """Return the pending samples as a slot; no sample of it may come later."""
+        """Remove the pending samples and return them as a slot; no later sample may be in it."""
         pending, self._pending = self._pending, []
         return self._cut(_joined(pending)) if pending else []
 
@@ -118,11 +121,11 @@ class _SlotSums:
     slot: Int64s
 
     def of(self, values: Float64s) -> Float64s:
-        """The sum of (n,) values in each slot; one after the other, so that it is always equal."""
+        """Sum (n,) values in each slot, one after the other, so that results are reproducible."""
         return np.bincount(self.slot, values).astype(np.float64)
 
     def mean_of(self, values: Float64s) -> Float64s:
-        """The mean in each slot of the values that are not NaN; NaN without any."""
+        """Compute the mean in each slot of the values that are not NaN; NaN without any."""
         is_known = np.isfinite(values)
         counts = self.of(is_known.astype(np.float64))
         mean = self.of(np.where(is_known, values, 0.0)) / np.maximum(counts, 1.0)
@@ -138,7 +141,10 @@ class _Held:
         self._since_ns = 0
 
     def filled(self, values: Float64s, t_ns: Sequence[int]) -> list[float]:
-        """The values of successive slots, NaN filled with the last one while it is new enough."""
+        """Return successive slots' values, NaN filled by the last known while it is new enough.
+
+        The last known value is stored for later calls.
+        """
         filled = []
         for value, at_ns in zip(values.tolist(), t_ns, strict=True):
             if not isnan(value):

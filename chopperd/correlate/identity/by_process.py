@@ -12,7 +12,7 @@ from chopperd.units import NS_PER_S
 
 
 def gpu_named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
-    """Find the GPU of a label, UUID or PCI bus id, labels first."""
+    """Find the GPU of a label, UUID or PCI bus id, labels first; None if none has it."""
     labelled = next((gpu for gpu in gpus if name == gpu.gpu), None)
     return labelled or gpu_identified(name, name, gpus)
 
@@ -20,14 +20,14 @@ def gpu_named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
 def gpu_identified(
     uuid: str | None, pci_bus_id: str | None, gpus: Sequence[GpuInfo]
 ) -> GpuInfo | None:
-    """Find the GPU of a UUID, or else of a PCI bus id."""
+    """Find the GPU of a UUID, or else of a PCI bus id; None if none has it."""
     same_uuid = (gpu for gpu in gpus if same(bare_uuid(uuid), bare_uuid(gpu.uuid)))
     same_bus = (gpu for gpu in gpus if same(bare_bus(pci_bus_id), bare_bus(gpu.pci_bus_id)))
     return next(same_uuid, None) or next(same_bus, None)
 
 
 def in_pci_order(gpus: Sequence[GpuInfo]) -> list[GpuInfo] | None:
-    """The GPUs in the order of their PCI bus ids; None where that is not known, or has MIG parts.
+    """Return the GPUs in order of their PCI bus ids; None if one is unknown or a MIG part.
 
     Source: CUDA's `CUDA_DEVICE_ORDER=PCI_BUS_ID`; NVML's indices have the same order.
     """
@@ -38,12 +38,15 @@ def in_pci_order(gpus: Sequence[GpuInfo]) -> list[GpuInfo] | None:
 
 
 def bare_uuid(uuid: str | None) -> str | None:
-    """Without its prefix, which torch leaves out."""
+    """Return a UUID in lower case without its prefix, which torch leaves out; None if unknown."""
     return uuid.casefold().removeprefix("gpu-").removeprefix("mig-") if uuid else None
 
 
 def bare_bus(pci_bus_id: str | None) -> str | None:
-    """With a domain of four digits, as CUDA writes it (NVML: eight), and with its function."""
+    """Return a PCI bus id in lower case with a domain of four digits and a function; or None.
+
+    CUDA writes domains of four digits, NVML of eight.
+    """
     if not pci_bus_id:
         return None
     address, _, function = pci_bus_id.casefold().partition(".")
@@ -67,7 +70,7 @@ _MOST_OF_IT: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedProcess:
-    """The process of a trace, by the trace itself."""
+    """The process that wrote a trace, as the trace describes it."""
 
     #: As the process itself knows it; None if the trace does not name a single one.
     pid: int | None = None
@@ -89,16 +92,16 @@ class Match:
 def gpu_of_process(
     device: int, process: TracedProcess, rows: Sequence[ProcessRow], gpus: Sequence[GpuInfo]
 ) -> Match:
-    """Find the GPU that a trace's process had.
+    """Find the GPU that a trace's process used as a device.
 
-    What the driver listed while the trace was taken holds; of several GPUs, which every rank of a
-    job has where each opens a context on the first one too, what the process saw must name one of
-    them, or one must have nearly all of its memory. Where the driver lists no process, what the
-    process saw must name one.
+    The GPU on which the driver listed the process during the trace is returned. If there are
+    several (every rank of a job may open a context on the first GPU too), the process's visible
+    devices must name one of them, or one must hold nearly all of its memory. Where the driver lists
+    no process, the visible devices must name one.
 
     Args:
         device: The trace's device number.
-        process: Of the trace.
+        process: The process that wrote the trace.
         rows: The processes that were seen.
         gpus: The sampled GPUs, without cards of which the parts are sampled.
 
@@ -127,7 +130,7 @@ def gpu_of_process(
 def _row_of(
     pid: int, host: str | None, span_ns: tuple[int, int], rows: Sequence[ProcessRow]
 ) -> ProcessRow | str:
-    """The process of a pid that lived all the time of a trace; in words, why there is none."""
+    """Find the process of a pid that lived all the time of a trace, or say why there is none."""
     alive = [row for row in rows if _lived(row, span_ns)]
     own = [row for row in alive if row.ns_pids and row.own_pid == pid]
     if host is not None:
@@ -164,7 +167,7 @@ def _is_same_host(a: str, b: str) -> bool:
 def _only(
     row: ProcessRow, held: dict[str, GpuInfo | None], seen: GpuInfo | None, begin_ns: int
 ) -> GpuInfo | None:
-    """The only GPU that was listed, unless another may have been opened after the last list."""
+    """Return the only GPU listed; None if another may have been opened after the last list."""
     ((name, gpu),) = held.items()
     listed_later = row.listed_unix_ns is not None and row.listed_unix_ns >= begin_ns
     has_work = (row.gpus[name] or 0) >= _WORK_BYTES
@@ -174,7 +177,7 @@ def _only(
 def _of_several(
     row: ProcessRow, held: dict[str, GpuInfo | None], seen: GpuInfo | None, process: TracedProcess
 ) -> GpuInfo | None:
-    """The one of several GPUs that the process saw as the device, or that has all of its memory."""
+    """Return the one that the process saw as the device, or with most of its memory; or None."""
     sizes = {name: size or 0 for name, size in row.gpus.items()}
     largest, *others = sorted(sizes, key=sizes.__getitem__, reverse=True)
     has_most = sizes[largest] > _MOST_OF_IT * sizes[others[0]]
@@ -216,7 +219,7 @@ def _is_sure_without_driver(device: int, row: ProcessRow) -> bool:
 def _seen_gpu(
     device: int, process: TracedProcess, row: ProcessRow, gpus: Sequence[GpuInfo]
 ) -> GpuInfo | None:
-    """The GPU that the process saw as the device; None if that is not known."""
+    """Return the GPU that the process saw as the device; None if that is not known."""
     if row.visible is None:
         return None
     vendors = {gpu.vendor for gpu in gpus}
@@ -234,7 +237,7 @@ def _seen_gpu(
 
 
 def _visible_nvidia(row: ProcessRow, gpus: Sequence[GpuInfo]) -> list[GpuInfo] | None:
-    """The GPUs that CUDA showed the process, in order; None if not known.
+    """Return the GPUs that CUDA showed the process, in order; None if not known.
 
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; without an order CUDA sorts by
     speed, which leaves equal GPUs in the order of their bus ids.
@@ -250,7 +253,7 @@ def _visible_nvidia(row: ProcessRow, gpus: Sequence[GpuInfo]) -> list[GpuInfo] |
 
 
 def _visible_amd(row: ProcessRow, gpus: Sequence[GpuInfo]) -> list[GpuInfo] | None:
-    """The GPUs that HIP showed the process, in order; None if not known.
+    """Return the GPUs that HIP showed the process, in order; None if not known.
 
     Source: ROCm documentation, "GPU isolation techniques": ROCR_VISIBLE_DEVICES chooses among all,
     HIP_VISIBLE_DEVICES (or CUDA_VISIBLE_DEVICES) among those.
@@ -266,7 +269,7 @@ def _visible_amd(row: ProcessRow, gpus: Sequence[GpuInfo]) -> list[GpuInfo] | No
 
 
 def _given(text: str | None, order: list[GpuInfo]) -> list[GpuInfo] | None:
-    """The GPUs that a container was given, in their order; None if that is not known."""
+    """Return the GPUs that a container was given, in the order of `order`; None if not known."""
     if text is None or text == "all":
         return order if text else None
     given = _chosen(text, order, order)
@@ -276,12 +279,12 @@ def _given(text: str | None, order: list[GpuInfo]) -> list[GpuInfo] | None:
 def _chosen(
     text: str | None, order: list[GpuInfo] | None, gpus: Sequence[GpuInfo]
 ) -> list[GpuInfo] | None:
-    """The GPUs of a list of indices and UUIDs; None if one is not known.
+    """Return the GPUs of a list of indices and UUIDs; None if one is not known.
 
     Args:
-        text: The variable; None if it is not set, which chooses all.
-        order: What indices count; None if not known.
-        gpus: All, of which UUIDs may be shortened.
+        text: The variable's value; None if it is not set, which chooses all.
+        order: The GPUs that indices count; None if not known.
+        gpus: All GPUs; the UUIDs in the list may be shortened.
     """
     if text is None:
         return order

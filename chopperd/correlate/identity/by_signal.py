@@ -55,7 +55,7 @@ _ALIKE: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedDevice:
-    """What one device of a trace ran."""
+    """When one device of a trace was busy and computed, and where its steps begin."""
 
     busy: Intervals  # when anything ran
     compute: Intervals  # when compute ran
@@ -100,7 +100,7 @@ class _Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernel:
-    """How a kind of samples follows what ran: delay, average, share of all that runs, direction."""
+    """How a kind of samples follows what ran: delay, average, weight of all work, direction."""
 
     lag_ns: int
     window_ns: int
@@ -109,9 +109,9 @@ class _Kernel:
 
 
 class _Ran:
-    """How long all, and compute alone, had run by each point of a grid of times.
+    """Time that anything, and that compute, has run by each point of a grid of times.
 
-    `usual` is the same had each step gone as the mean of all, time since its begin by time.
+    `usual` is the same if each step had gone as the mean of all steps at that time since its begin.
     """
 
     def __init__(self, traced: TracedDevice) -> None:
@@ -132,7 +132,7 @@ class _Ran:
             self._usual.append(np.concatenate(([0.0], np.cumsum(course[since]))))
 
     def _since(self, cell: Int64s) -> Int64s:
-        """(n,) cells since the begin of each cell's step."""
+        """Return the number of cells since the begin of each cell's step: (n,)."""
         if self._step_ns is None:
             return np.zeros(len(cell), np.int64)
         at = np.searchsorted(self._starts, cell, "right") - 1
@@ -147,7 +147,10 @@ class _Ran:
         *,
         usual: bool = False,
     ) -> Float64s:
-        """(k, n): the share of k windows that end so much before n times in which it ran."""
+        """Return the share of k windows, ending k lags before n times, in which work ran: (k, n).
+
+        `share` is the weight of all that runs, the rest that of compute.
+        """
         end = np.rint(t_ns / self._cell_ns)[None, :] - np.rint(lag_ns / self._cell_ns)[:, None]
         width = np.maximum(1, np.rint(window_ns / self._cell_ns))[:, None]
         last = len(self._before[0]) - 1
@@ -162,7 +165,7 @@ class _Ran:
         return ran
 
     def phases(self, t_ns: Float64s) -> Float64s:
-        """(n, p): which part of its step each time lies in, the first part left out."""
+        """Mark with 1 the part of its step in which each time lies: (n, p), without the first."""
         parts = min(_PHASES, len(t_ns) // _SAMPLES_PER_PHASE)
         if self._step_ns is None or parts < 2:
             return np.empty((len(t_ns), 0))
@@ -175,9 +178,9 @@ class _Ran:
 def agreement(traced: TracedDevice, gpus: Sequence[GpuSamples]) -> Agreement:
     """Compute how well a traced device fits each GPU, by power, activity and clock.
 
-    Each kind of samples is a line of what ran, averaged and delayed as fits best over all GPUs,
-    next to the other GPUs' mean, the usual course of a step and slow drifts. The gain is a Student
-    log-likelihood ratio, divided by the number of residuals that are correlated in time.
+    Each kind of samples is modelled as linear in what ran, averaged and delayed as fits best over
+    all GPUs, in the other GPUs' mean, in the usual course of a step and in slow drifts. The gain is
+    a Student log-likelihood ratio, divided by the number of residuals that are correlated in time.
     """
     gain, kinds = np.zeros((len(gpus), _BLOCKS)), 0
     if len(traced.busy) and len(gpus) > 1:
@@ -207,7 +210,7 @@ def _signals(gpus: Sequence[GpuSamples], ran: _Ran) -> Iterator[_Signal]:
 
 
 def _thinned(t_unix_ns: Int64s, value: Float64s, ran: _Ran) -> tuple[Float64s, Float64s]:
-    """Times and values inside the trace, averaged over close neighbours."""
+    """Return times since the trace's begin, ns, and values in it, averaged over neighbours."""
     known = np.isfinite(value) & (t_unix_ns >= ran.begin_ns) & (t_unix_ns < ran.end_ns)
     t_ns, value = (t_unix_ns[known] - ran.begin_ns).astype(np.float64), value[known]
     most = min(_MOST_SAMPLES, ran.span_ns // _SPACING_NS + 1)
@@ -219,7 +222,7 @@ def _thinned(t_unix_ns: Int64s, value: Float64s, ran: _Ran) -> tuple[Float64s, F
 
 
 def _gain(signal: _Signal, ran: _Ran) -> Float64s:
-    """(g, blocks): what the trace adds to what is known of each GPU's samples without it."""
+    """Compute the log-likelihood that the trace adds for each GPU's samples: (g, blocks)."""
     gains = np.zeros((len(signal.series), _BLOCKS))
     kernel = _kernel(signal, ran)
     if kernel is None:
@@ -238,7 +241,7 @@ def _gain(signal: _Signal, ran: _Ran) -> Float64s:
 
 
 def _kernel(signal: _Signal, ran: _Ran) -> _Kernel | None:
-    """The kernel by which what ran explains most of all GPUs' samples; None if it explains none."""
+    """Find the kernel by which what ran explains most of all GPUs' samples; None if too little."""
     lags_ns = np.repeat(_LAGS_NS, len(_WINDOWS_NS))
     windows_ns = np.tile(_WINDOWS_NS, len(_LAGS_NS))
     explained = np.zeros((len(signal.shares), len(lags_ns)))
@@ -269,20 +272,20 @@ def _kernel(signal: _Signal, ran: _Ran) -> _Kernel | None:
 
 
 def _trend(t_ns: Float64s, span_ns: int) -> Float64s:
-    """(n, k): a constant and cosines that are slower than what pauses and steps make."""
+    """Return a constant and cosines slower than what pauses and steps make: (n, k)."""
     waves = np.arange(int(2 * span_ns / _TREND_NS) + 1)[: max(1, len(t_ns) // _SAMPLES_PER_WAVE)]
     trend: Float64s = np.cos(np.pi * t_ns[:, None] / span_ns * waves)
     return trend
 
 
 def _without(basis: Float64s, value: Float64s) -> Float64s:
-    """What of a value (or of columns) a basis does not explain."""
+    """Return the part of a value, or of columns, that an orthonormal basis does not explain."""
     left: Float64s = value - basis @ (basis.T @ value)
     return left
 
 
 def _likelier(value: Float64s, ran: Float64s, slope: int, floor: float) -> Float64s:
-    """(n,) log-likelihood ratios of residuals with and without what ran."""
+    """Compute the log-likelihood ratios of residuals with and without what ran: (n,)."""
     power, along = float(ran @ ran), float(ran @ value)
     if power < _NO_POWER * len(ran) or along * slope <= 0:
         return np.zeros(len(value))
@@ -294,7 +297,7 @@ def _likelier(value: Float64s, ran: Float64s, slope: int, floor: float) -> Float
 
 
 def _correlated_count(residual: Float64s) -> float:
-    """How many neighbouring residuals weigh as one independent one, at least 1."""
+    """Return how many neighbouring residuals count as one independent one, at least 1."""
     lags = range(1, max(2, len(residual) // 8))
     power = max(float(residual @ residual), _NO_POWER)
     alike = np.array([float(residual[:-lag] @ residual[lag:]) / power for lag in lags])
@@ -303,11 +306,13 @@ def _correlated_count(residual: Float64s) -> float:
 
 
 def assigned(agreements: Sequence[Agreement], taken: Collection[str] = ()) -> list[str | None]:
-    """Assign to each traced device the GPU that fits clearly better than in any other assignment.
+    """Assign to each traced device the GPU that fits clearly better than any other; None without.
+
+    Assignments of all devices are compared, with and without the GPU for the device.
 
     Args:
         agreements: Of devices that ran at one time, so that no two are one GPU.
-        taken: GPUs that others had at that time.
+        taken: GPUs that other devices had at that time.
     """
     found: list[str | None] = [None] * len(agreements)
     gpus = [each for each in (agreements[0].gpus if agreements else ()) if each not in taken]
@@ -332,9 +337,9 @@ def assigned(agreements: Sequence[Agreement], taken: Collection[str] = ()) -> li
 
 
 def _spread(score: Float64s, chosen: Int64s) -> float:
-    """The deviation of the fits that were not chosen, less what a row or a column has in common.
+    """Compute the deviation of the fits not chosen, less what a row or column has in common.
 
-    Of few fits their root mean square, as what they have in common is not known.
+    Where they are few it is their root mean square, as what they have in common is not known.
     """
     others = score.copy()
     others[np.arange(len(score)), chosen] = np.nan

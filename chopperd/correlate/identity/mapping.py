@@ -52,7 +52,7 @@ def gpu_of_number(
 
     Args:
         number: The trace's device number.
-        numbers: What it counts; where that is not known, it is what can count all of the trace's.
+        numbers: What it counts; if unknown, that by which all the trace's numbers have a GPU.
         used_numbers: The numbers of the trace's devices.
         seen_count: How many GPUs HIP gave the process; 0 if not known.
         gpus: The sampled GPUs, without cards of which the parts are sampled.
@@ -69,7 +69,7 @@ def gpu_of_number(
 def _countings(
     numbers: DeviceNumbers, used_numbers: Sequence[int], nodes: Sequence[int]
 ) -> list[DeviceNumbers]:
-    """What the numbers may count, such that each of them is that of a sampled GPU."""
+    """Return what the numbers may count so that each of them is that of a sampled GPU."""
     either = (DeviceNumbers.HSA_NODES, DeviceNumbers.GPU_ORDINALS)
     return [
         counts
@@ -79,12 +79,12 @@ def _countings(
 
 
 def _place(number: int, counts: DeviceNumbers, nodes: Sequence[int]) -> int:
-    """The place of a number's GPU among the sampled ones, in order of their nodes."""
+    """Return the index of a number's GPU among the sampled ones in order of their nodes."""
     return number - nodes[0] if nodes and counts is DeviceNumbers.HSA_NODES else number
 
 
 def _doubt(places: Sequence[int], nodes: Sequence[int], seen_count: int) -> str | None:
-    """In words, why the number means no GPU, or may mean another; None if it means one."""
+    """Explain in words why the number means no GPU, or several; None if it means exactly one."""
     count = len(nodes)
     reasons = (
         (not nodes, "the samples do not say which HSA nodes their GPUs are"),
@@ -129,7 +129,7 @@ UNMAPPED = Mapped(gpu=None, rule=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """What a trace contains of the identity of its devices."""
+    """What a trace contains about the identity of its devices."""
 
     devices: Sequence[TraceDevice] = ()  # its descriptions of devices
     used: Sequence[int] = ()  # numbers of the devices with records
@@ -207,7 +207,7 @@ def _by_pci_order(
     candidates: Sequence[GpuInfo],
     device_map: DeviceMap,
 ) -> GpuInfo | None:
-    """The GPU of this place in PCI order, where the user declared numbers to mean that."""
+    """Return the GPU at index `device` in PCI order if the user declared that; None otherwise."""
     if not device_map.pci_order or traced.numbers is DeviceNumbers.HSA_NODES:
         return None
     order = in_pci_order(usable) or []
@@ -221,10 +221,11 @@ def description_of(
     used_devices: Sequence[int],
     numbers: DeviceNumbers = DeviceNumbers.PROPERTIES,
 ) -> TraceDevice | None:
-    """Get a trace's description of a device; a single one is of the only device.
+    """Return a trace's description of a device; None if unknown.
 
-    Where records number devices otherwise than `deviceProperties`, only what all of these have in
-    common is known of a device.
+    The only description is that of the only device with records.
+    Where records number devices otherwise than `deviceProperties`, only what all descriptions have
+    in common is known of a device.
 
     Args:
         device: The trace's device number.
@@ -260,7 +261,7 @@ def _by_unique_name(
 
 
 def _contradict(described: TraceDevice | None, gpu: GpuInfo) -> bool:
-    """Whether trace and samples contradict each other on the device's identity."""
+    """Whether the trace's description has another UUID, bus id or product name than the GPU."""
     if described is None:
         return False
     pairs = (

@@ -18,7 +18,7 @@ from chopperd.units import NS_PER_S
 _MOST_STEPS_APART: Final = 1.0
 #: Files of one job are no further apart than this; a profiler may write one every few hours.
 _FAR_NS: Final = 12 * 3600 * NS_PER_S
-#: Ranks do the same step within this, whatever their clocks say.
+#: Ranks do the same step within this, differences of their clocks included.
 _SAME_STEP_NS: Final = 300 * NS_PER_S
 #: In place of a distance in steps that is not known.
 _UNKNOWN_DISTANCE: Final = _MOST_STEPS_APART
@@ -114,7 +114,7 @@ def _differences(one: RunIdentity, other: RunIdentity) -> Iterator[str]:
 
 
 def _gap_ns(one: RunIdentity, other: RunIdentity) -> int:
-    """The time between two traces; 0 where they overlap or a time is not known."""
+    """Return the ns between two traces; 0 where they overlap or a time is not known."""
     begins, ends = (one.begin_unix_ns, other.begin_unix_ns), (one.end_unix_ns, other.end_unix_ns)
     known = [(b, e) for b, e in zip(begins, ends, strict=True) if b is not None and e is not None]
     return max(max(b for b, _ in known) - min(e for _, e in known), 0) if len(known) == 2 else 0
@@ -162,7 +162,10 @@ def _meet(one: RunIdentity, other: RunIdentity, *, is_named: bool) -> bool:
 
 
 def _distance(one: RunIdentity, other: RunIdentity) -> tuple[float, int]:
-    """How far apart two traces are at one instant, in steps, and how far their starts in ns."""
+    """Return how far apart two traces are at one instant, in steps, and their starts, in ns.
+
+    Both are 0 for traces of one named run or one `trace_id`.
+    """
     if one.run or (one.trace_id is not None and one.trace_id == other.trace_id):
         return 0.0, 0
     steps = _steps_apart(one, other)
@@ -171,7 +174,7 @@ def _distance(one: RunIdentity, other: RunIdentity) -> tuple[float, int]:
 
 
 def _steps_apart(one: RunIdentity, other: RunIdentity) -> float | None:
-    """By how many steps two traces of one host differ at one instant; None where not known."""
+    """Return by how many steps two traces of a host differ at one instant; None if not known."""
     if not (one.steps and other.steps) or _differ(one.host_name, other.host_name):
         return None
     begin_ns = max(one.steps[0][1], other.steps[0][1])
