@@ -194,12 +194,12 @@ def summarise(
     """
     complete = [each for each in steps if is_complete(each.row)]
     lost = {
-        each.row.step
+        _when(each)
         for each in complete
         if each.row.is_critical and each.row.dvfs.lost_ns is not None
     }
     if lost:  # steps whose critical device's loss is known; all if none is
-        complete = [each for each in complete if each.row.step in lost]
+        complete = [each for each in complete if _when(each) in lost]
     used = complete or list(totals)
     critical = [each for each in used if each.row.is_critical]
     if not critical:

@@ -318,3 +318,11 @@ def test_processes_of_unknown_rank_keep_lines_of_their_own() -> None:
     summary = summarise(nameless, [], REFERENCE)
     assert summary is not None
     assert len(summary.gpus) == 2
+
+
+def test_a_step_of_another_run_does_not_vouch_for_one_whose_loss_is_unknown() -> None:
+    unknown = draft(1, lost_ms=None, window_ms=300)
+    other = replace(unknown, row=replace(unknown.row, run="second"))
+    summary = summarise([draft(1), other], [], REFERENCE)
+    assert summary is not None
+    assert (summary.steps, summary.step_ns, summary.lost_ns) == (1, 100 * MS, 20 * MS)
