@@ -27,7 +27,7 @@ _STATE_MODES: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFolder:
-    """The state folder.
+    """The agent's state folder, and the lock that it holds on it.
 
     Attributes:
         problem: The reason why nothing can be stored there; None if it can.
@@ -45,9 +45,9 @@ class StateFolder:
 
 
 def claimed_state(path: Path) -> StateFolder:
-    """The state folder with its subfolders, locked for this process.
+    """Make the state folder with its subfolders, and lock it for this process.
 
-    If it can't be written to, the agent works without it.
+    If it can't be written to, the result says why, and the agent works without it.
 
     Raises:
         ConfigError: Another agent has it; names its pid.
@@ -67,7 +67,7 @@ def claimed_state(path: Path) -> StateFolder:
 
 
 def made_runtime(path: Path) -> str | None:
-    """Make the runtime folder; the reason for people if it can't be used, else None."""
+    """Make the runtime folder; return the reason why it can't be used, or None."""
     try:
         _make(path, _FOLDER_MODE)
     except OSError as error:
@@ -89,7 +89,7 @@ def _make(path: Path, mode: int) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor that locks the folder until it is closed or the process ends.
+    """Lock the folder; return a descriptor that holds the lock until it is closed.
 
     Raises:
         ConfigError: Another agent has locked it.

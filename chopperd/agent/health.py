@@ -1,4 +1,4 @@
-"""Whether the agent itself is healthy, and the guard that catches exceptions of its parts.
+"""Health of the agent itself, and the guard that catches exceptions of its parts.
 
 A back end that never started, or a full disk, is no problem of the agent itself.
 """
@@ -21,7 +21,7 @@ _STALLED_NS: Final = 10 * NS_PER_S
 
 
 class Health:
-    """The health of the agent's parts (`model.services.Health`)."""
+    """Collects signs of life and faults of the agent's parts (`model.services.Health`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -32,7 +32,7 @@ class Health:
         self._lock = threading.Lock()
 
     def beat(self, part: str) -> None:
-        """Note that a part of the main loop works; after its first beat it must not stall."""
+        """Store that a part of the main loop works now; after its first beat it must not stall."""
         self._worked_ns[part] = self._clock.mono_ns()
 
     def watch(self, part: str, is_alive: Callable[[], bool]) -> None:
@@ -40,7 +40,7 @@ class Health:
         self._alive[part] = is_alive
 
     def note_lost_driver(self, reason: str | None) -> None:
-        """Note why a driver that had worked stays lost; None if it does not."""
+        """Store why a driver that had worked stays lost; None if it does not."""
         self._lost_driver = reason
 
     def note_fault(self, part: GuardedPart) -> None:
@@ -49,12 +49,12 @@ class Health:
             self._faults[part] += 1
 
     def faults(self) -> Mapping[GuardedPart, int]:
-        """Such exceptions since the start, by part; for any thread."""
+        """Return the counts of survived exceptions since the start, by part; for any thread."""
         with self._lock:
             return {part: self._faults[part] for part in GuardedPart}
 
     def trouble(self) -> str | None:
-        """Why the agent is not healthy, for people; None if it is."""
+        """Return why the agent is not healthy, as text for people; None if it is."""
         now_ns = self._clock.mono_ns()
         for part, worked_ns in tuple(self._worked_ns.items()):
             if now_ns - worked_ns > _STALLED_NS:
@@ -80,7 +80,7 @@ class Guard:
         health.beat(name)
 
     def run(self, work: Callable[[], object]) -> bool:
-        """Do the work once; whether it succeeded.
+        """Call `work` once; return whether it succeeded.
 
         Raises:
             ConfigError: The work raised it: only another configuration helps.

@@ -30,7 +30,7 @@ class Notifier:
 
     def __init__(self, manager: ServiceManager, clock: Clock) -> None:
         self._address = _address(manager.notify_address)
-        # Twice in the period that it asks for.
+        # The watchdog is reset twice in the period that systemd asks for.
         self._watchdog_ns = manager.watchdog_s and manager.watchdog_s * NS_PER_S / 2
         self._clock = clock
         self._due_ns = 0
@@ -48,11 +48,11 @@ class Notifier:
             self._send(f"EXTEND_TIMEOUT_USEC={_STARTING_S * 1_000_000}")
 
     def ready(self) -> None:
-        """Report that the agent serves."""
+        """Report to systemd that the agent serves."""
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """Report that the agent is about to end."""
+        """Report to systemd that the agent is about to end."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
@@ -89,7 +89,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Wake:
-    """A wait that `call` ends early, from any thread or signal handler.
+    """A wait until a deadline, which `call` ends early from any thread or signal handler.
 
     An Event is unsuitable: setting it in a signal handler can deadlock with the wait.
     """
@@ -109,7 +109,7 @@ class Wake:
             os.eventfd_read(self._fd)
 
     def close(self) -> None:
-        """Close it; later calls do nothing."""
+        """Release the wait's descriptor; `call` does nothing afterwards."""
         fd, self._fd = self._fd, -1
         os.close(fd)
 
@@ -139,7 +139,7 @@ def stopped_by_signals(stop: Callable[[int], None]) -> Iterator[None]:
 def end_within(
     ends: Mapping[str, Callable[[], object]], timeout_s: float, clock: Clock
 ) -> tuple[str, ...]:
-    """Call all in parallel and wait for them together; the names of those that did not return."""
+    """Call all `ends` in parallel and wait; return the names of those that did not end in time."""
     threads = {
         name: threading.Thread(target=end, name=f"chopperd-end-{name}", daemon=True)
         for name, end in ends.items()

@@ -1,4 +1,4 @@
-"""The agent's threads besides its main loop: store, listeners, flight recorder and ingest.
+"""The agent's threads other than its main loop: store, listeners, flight recorder and ingest.
 
 Each is started on its own: one that fails to start is logged, and neither the others nor sampling
 are affected. Storage and ingest are imported when their turn comes, so that metrics are served
@@ -57,7 +57,7 @@ _RECORDER_FOLDER: Final = "recorder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """What the parts share."""
+    """Configuration and services that the agent's parts share."""
 
     config: Config
     state: Path  # the state folder
@@ -72,7 +72,7 @@ class AgentContext:
 
 
 class AbsentStore:
-    """Replaces a store that could not be opened (`StepSource`, `DropSource`): raises why."""
+    """Replaces a store that could not be opened (`StepSource`, `DropSource`): all calls raise."""
 
     def __init__(self, problem: str) -> None:
         self._problem = problem
@@ -102,12 +102,12 @@ class DeferredIngest:
         self.open_upload = self.take_file = refused
 
     def accept(self, ingest: Ingest) -> None:
-        """Pass traces to this from now on."""
+        """Pass traces to `ingest` from now on."""
         self.open_upload, self.take_file = ingest.open_upload, ingest.take_file
 
 
 class Parts:
-    """All parts; `start` and the stops are called once each, the rest from any thread."""
+    """Starts and stops all parts; `start` and the stops run once each, the rest in any thread."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
@@ -123,7 +123,7 @@ class Parts:
         self._is_paused = False
 
     def start(self, is_stopping: Callable[[], bool]) -> None:
-        """Start each part in turn; returns when all that can run do, or the agent is stopping."""
+        """Start each part in turn, until all that can start have, or the agent is stopping."""
         for name, work in (
             (_STORE, self._open_store),
             ("the metrics listener", self._serve_metrics),
@@ -154,26 +154,26 @@ class Parts:
             ingest.resume()
 
     def archive(self) -> ArchiveLive:
-        """The flight recorder's state."""
+        """Return the flight recorder's state."""
         if self._archive is None:
             return ArchiveLive(trouble=self._problems.get(_ARCHIVE))
         return self._archive.live()
 
     def store(self) -> StoreLive:
-        """The store's state."""
+        """Return the store's state."""
         if self._keeper is None:
             return StoreLive(trouble=self._problems.get(_STORE))
         return self._keeper.store.live()
 
     def analysis(self) -> AnalysisLive:
-        """The state of ingest."""
+        """Return the state of ingest."""
         if self._ingest is None:
             mode, problem = self._context.config.analysis.mode, self._problems.get(_INGEST)
             return AnalysisLive(mode=mode, trouble=problem)
         return self._ingest.live()
 
     def traced(self, gpus: Iterable[GpuLive]) -> Mapping[str, TracedTotals]:
-        """Sums over recent captures by GPU label, given the GPUs as they are now."""
+        """Return sums over recent captures by GPU label; `gpus` gives the processes of now."""
         return self._ledger.recent({gpu.info.gpu: gpu.processes for gpu in gpus})
 
     def stop_serving(self, timeout_s: float) -> None:

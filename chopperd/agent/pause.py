@@ -27,7 +27,7 @@ _NO_REASON: Final = "paused by a file"
 
 
 class PauseFile:
-    """Whether the agent is paused; pauses and resumes it (`model.services.PauseControl`).
+    """Reads, makes and removes the pause file (`model.services.PauseControl`).
 
     Args:
         on_change: Called after `pause` and `resume`.
@@ -44,7 +44,7 @@ class PauseFile:
         self._held: Pause | None = None
 
     def current(self) -> Pause | None:
-        """The pause in force; None if there is none. The file of one that is over is removed."""
+        """Return the pause in force, or None; remove the file of a pause that is over."""
         with self._lock:
             pause = self._from_file() or self._held
             if pause is None or not self._is_over(pause):
@@ -54,7 +54,7 @@ class PauseFile:
             return None
 
     def pause(self, reason: str, for_s: float | None) -> Pause:
-        """Pause, for a time or until `resume`."""
+        """Pause for a time in s, or (None) until `resume`; return the pause."""
         until_ns = None if for_s is None else self._clock.unix_ns() + round(for_s * NS_PER_S)
         pause = Pause(reason=_one_line(reason) or "paused on request", until_unix_ns=until_ns)
         with self._lock:
@@ -68,7 +68,7 @@ class PauseFile:
         return pause
 
     def resume(self) -> None:
-        """End the pause."""
+        """End the pause: remove its file."""
         with self._lock:
             self._remove()
         self._on_change()
@@ -118,7 +118,7 @@ class PauseFile:
 
 
 def parsed_pause(text: str) -> Pause:
-    """The pause in the content of a pause file; unrecognised lines become its reason."""
+    """Parse the content of a pause file; unrecognised lines become the pause's reason."""
     reasons, until_ns = [], None
     for key, value in _lines(text):
         if key == "until" and (time_ns := _unix_ns(value)) is not None:
@@ -129,7 +129,7 @@ def parsed_pause(text: str) -> Pause:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Key and value of each line that is not blank; the key is empty in a line without `=`."""
+    """Yield key and value of each line that is not blank; without `=` the key is empty."""
     for line in filter(None, map(str.strip, text.splitlines())):
         key, equals, value = line.partition("=")
         yield (key.strip().lower(), value.strip()) if equals else ("", line)

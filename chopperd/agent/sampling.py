@@ -1,4 +1,4 @@
-"""The agent's sampler process, from its first launch over pauses to its end."""
+"""Control of the agent's sampler process: launch, pauses, bursts, end."""
 
 import sys
 from collections import deque
@@ -39,8 +39,8 @@ class Sampling:
     For one thread, except `ring`, `burst` and `quiet`.
 
     Args:
-        supervisor: Not yet started; this object's own.
-        longest_burst_s: A burst lasts no longer.
+        supervisor: Supervisor of the process, not yet started; used by this object only.
+        longest_burst_s: Longest time of a burst.
         wake: Makes the polling thread poll now.
     """
 
@@ -61,7 +61,7 @@ class Sampling:
         self._burst_until_ns = 0
 
     def poll(self, *, paused: bool) -> None:
-        """Supervise it; the first call starts it, and so does the first one after a pause.
+        """Supervise the sampler; the first call, and the first one after a pause, start it.
 
         Raises:
             ConfigError: The configuration names a back end that does not exist.
@@ -95,11 +95,11 @@ class Sampling:
         self._give(Burst(hz=hz, until_mono_ns=self._burst_until_ns))
 
     def quiet(self, until_mono_ns: int) -> None:
-        """Make no driver call until a time, unless in a burst. For any thread."""
+        """Order no driver calls until a time of CLOCK_MONOTONIC, except in a burst; any thread."""
         self._give(Quiet(until_mono_ns=until_mono_ns))
 
     def is_steady(self) -> bool:
-        """Whether it samples as configured: not paused, starting, failing or in a burst."""
+        """Whether sampling is as configured: not paused, starting, failing or in a burst."""
         in_burst = self._clock.mono_ns() < self._burst_until_ns
         return not in_burst and self._condition() is SamplerCondition.RUNNING
 
@@ -109,12 +109,12 @@ class Sampling:
 
     @property
     def ring(self) -> "RingReader | None":
-        """The samples; None before GPUs are found. For any thread."""
+        """Reader of the samples in shared memory; None before GPUs are found. For any thread."""
         ring = self._supervisor.ring
         return ring if ring is not None and ring.gpu_slots else None
 
     def live(self) -> SamplerLive:
-        """The state of sampling."""
+        """Return the state of sampling."""
         supervisor = self._supervisor
         condition = self._condition()
         return SamplerLive(
@@ -126,7 +126,7 @@ class Sampling:
         )
 
     def lost_driver(self) -> str | None:
-        """Why a driver that had worked stays lost, with no process stuck in it; else None."""
+        """Return why a driver that had worked stays lost, if no process hangs in it; else None."""
         failure = self._supervisor.failure
         if (
             failure is None
@@ -142,11 +142,11 @@ class Sampling:
         self._supervisor.suspend()
 
     def stop(self, timeout_s: float) -> tuple[int, ...]:
-        """Wait for its end; the pids of processes that hang in a driver and are abandoned."""
+        """Wait for the sampler's end; return pids of abandoned processes that hang in a driver."""
         return self._supervisor.stop(timeout_s)
 
     def close(self) -> None:
-        """Unmap the samples."""
+        """Unmap the shared memory of the samples."""
         self._supervisor.close()
 
     def _condition(self) -> SamplerCondition:
@@ -176,7 +176,7 @@ def new_sampling(
     clock: Clock,
     wake: Callable[[], None] = lambda: None,
 ) -> Sampling:
-    """Sampling by the configuration, not yet started; `simulation` is for back end "simulated"."""
+    """Make `Sampling` by the configuration, not started; `simulation` is for the simulated one."""
     wanted = config.sampling
     is_simulated = backend == _SIMULATED
     settings = SamplerSettings(

@@ -1,4 +1,4 @@
-"""The agent: start in order, the main loop, and a quick shutdown.
+"""The agent's life: start in order, the main loop, and a quick shutdown.
 
 Sampling starts first; modules that take long to import are imported while the sampler starts.
 """
@@ -46,7 +46,7 @@ class Agent:
         stopped_by: The signal that ended `run`; None if `stop` did.
 
     Args:
-        simulation: What the back end "simulated" shows.
+        simulation: The node that the back end "simulated" imitates.
         on_ready: Called in the main loop once the agent serves.
     """
 
@@ -83,13 +83,13 @@ class Agent:
 
     @property
     def addresses(self) -> Addresses:
-        """The addresses of its listeners, once it is ready."""
+        """Addresses of the agent's listeners; RuntimeError before they are open."""
         if self._sockets is None:
             raise RuntimeError("the agent has not started")
         return self._sockets.addresses
 
     def snapshot(self) -> NodeSnapshot:
-        """The newest snapshot, once it is ready."""
+        """Return the newest snapshot; RuntimeError before the agent takes any."""
         if self._snapshots is None:
             raise RuntimeError("the agent has not started")
         return self._snapshots.latest()
@@ -104,7 +104,7 @@ class Agent:
         self.stop()
 
     def run(self) -> int:
-        """Sample, store and serve until `stop` or a signal; the exit status 0.
+        """Sample, store and serve until `stop` or a signal; return the exit status, 0.
 
         Raises:
             ConfigError: It can't start as configured: an address is in use, another agent has the

@@ -1,4 +1,4 @@
-"""A snapshot of the node each second, from the sampler's memory and the agent's parts."""
+"""Snapshots of the node each second, from the sampler's memory and the agent's parts."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ class Snapshots:
         self._latest = self._node.snapshot(SamplerLive(condition=SamplerCondition.STARTING))
 
     def latest(self) -> NodeSnapshot:
-        """The newest snapshot."""
+        """Return the newest snapshot."""
         return self._latest
 
     def take_if_due(
@@ -70,7 +70,7 @@ class Snapshots:
         parts: "Parts | None",
         self_test: SelfTestLive | None = None,
     ) -> NodeSnapshot | None:
-        """A new snapshot, if the last is a second old or GPUs are about to appear; else None."""
+        """Take a snapshot if the last is a second old or GPUs are about to appear; else None."""
         now_ns = self._clock.mono_ns()
         if now_ns < self._due_ns and not self._gpus_are_coming(sampling, now_ns):
             return None

@@ -32,7 +32,7 @@ class Addresses:
     api_socket: Path | None
 
     def __str__(self) -> str:
-        """For people."""
+        """Describe the addresses for people, on one line."""
         metrics = f"metrics at {_url(self.metrics)}/metrics" if self.metrics else "no metrics"
         api = [_url(self.api)] if self.api else []
         api += [str(self.api_socket)] if self.api_socket else []
@@ -55,7 +55,7 @@ class Sockets:
     addresses: Addresses
 
     def close(self) -> None:
-        """Close those that no listener has closed."""
+        """Close the sockets that no listener has closed, and remove the Unix socket's file."""
         path = self.addresses.api_socket
         if self.api_local is not None and self.api_local.fileno() >= 0 and path is not None:
             path.unlink(missing_ok=True)
@@ -65,12 +65,12 @@ class Sockets:
 
 
 def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Sockets:
-    """All sockets of an agent, listening.
+    """Open all sockets of an agent, listening.
 
     Args:
         config: The addresses.
         runtime: Folder of the Unix socket.
-        with_local: Whether to open that one: the folder can be written to.
+        with_local: Whether to open the Unix socket: the folder can be written to.
 
     Raises:
         ConfigError: Some can't be opened: lists each, and the program that uses it.
@@ -99,7 +99,7 @@ def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Socket
 def _opened(
     wanted: object, bind: Callable[[], socket.socket], problems: list[str]
 ) -> socket.socket | None:
-    """The socket, if one is wanted; where it can't be opened, its problem is appended."""
+    """Open a socket, if one is wanted; if that fails, append why to `problems`."""
     try:
         return bind() if wanted else None
     except ConfigError as error:
@@ -127,7 +127,7 @@ def _url(address: tuple[str, int]) -> str:
 
 
 def access_policy(config: Config) -> "AccessPolicy":
-    """Who may ask for what.
+    """Make the API's access policy: user, admin group, token and host names.
 
     Raises:
         ConfigError: The token's file can't be used.

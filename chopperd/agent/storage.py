@@ -35,7 +35,7 @@ _PRUNE_EVERY_NS: Final = 60 * NS_PER_S
 
 @dataclass(slots=True)
 class _Positions:
-    """How far a ring was read: by slot, and in its clock triples."""
+    """Positions up to which a ring was read: by slot, and in its clock triples."""
 
     by_slot: dict[int, int] = field(default_factory=dict)
     triples: int = 0
@@ -45,7 +45,7 @@ class ArchiveThread:
     """Copies new samples from the sampler's ring to the flight recorder, once a second.
 
     Args:
-        recorder: This thread's own from now on.
+        recorder: Where samples are stored; used by this thread only.
         reader: Gives the current ring; None while there is none. A ring must stay mapped until
             the next one was given and a second has passed, or `stop` returned.
         asked_hz: Rate that the sampler was asked for.
@@ -76,11 +76,11 @@ class ArchiveThread:
         self._thread = threading.Thread(target=self._run, name="chopperd-archive", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that copies samples."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> bool:
-        """Record what is left in the ring, and end; whether it ended in time.
+        """Record what is left in the ring, and end the thread; return whether it ended in time.
 
         If the disk hangs the thread is abandoned, and ends with the process.
         """
@@ -92,7 +92,7 @@ class ArchiveThread:
         return not self._thread.is_alive()
 
     def live(self) -> ArchiveLive:
-        """The flight recorder's state; never waits for the disk."""
+        """Return the flight recorder's state; never waits for the disk."""
         live = self._recorder.live
         problem, since_ns = self._failure or live.trouble, self._busy_since_mono_ns
         if since_ns is not None and (busy_ns := self._clock.mono_ns() - since_ns) > _SLOW_NS:
@@ -108,7 +108,7 @@ class ArchiveThread:
         self._guarded(self._recorder.close)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do one piece of work; a failure is logged, and the next turn tries again."""
+        """Call `work`; log and count a failure, after which the next turn tries again."""
         self._busy_since_mono_ns = self._clock.mono_ns()
         try:
             work()
@@ -158,7 +158,7 @@ class ArchiveThread:
 
 
 def boot_id() -> str:
-    """The id of the machine's current boot; empty where the system has none.
+    """Read the id of the machine's current boot; empty where the system has none.
 
     Source: /proc/sys/kernel/random/boot_id, drawn at each boot.
     """
@@ -169,7 +169,7 @@ def boot_id() -> str:
 
 
 def _described(reader: RingReader | None) -> RingDescription | None:
-    """What the ring holds; None if there is no ring, or its description is being written."""
+    """Read the ring's description; None if there is no ring, or it is being written."""
     try:
         return None if reader is None else reader.description()
     except StoreError:
@@ -180,7 +180,7 @@ class StoreKeeper:
     """Prunes a store once a minute, and writes waiting drops of the busy clock into it.
 
     Args:
-        store: This object's own to close.
+        store: The store, which this object closes.
         note_fault: Called at each exception that the thread survived.
     """
 
@@ -200,11 +200,11 @@ class StoreKeeper:
         self._thread = threading.Thread(target=self._run, name="chopperd-store", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, with the last drops stored, and close the store."""
+        """End the thread, store the last drops, and close the store."""
         self._stop.set()
         self._thread.join()
         self._store_drops()

@@ -1,1 +1,1 @@
-"""Traces into the agent: inbox, uploads, queue, and the analysis worker's process."""
+"""Intake of traces into the agent: inbox, uploads, queue, and the analysis worker's process."""

@@ -28,7 +28,7 @@ _WAITING: Final = frozenset({TraceState.QUEUED, TraceState.SPOOLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """What is known of a trace besides its bytes.
+    """Name, job, owner, time and device map that come with a trace's bytes.
 
     Attributes:
         job: The job that it belongs to; None: the one that the trace itself names.
@@ -45,11 +45,11 @@ class Sender:
 
 
 class Admission:
-    """Stores traces and has them analysed; `admit` is for any thread.
+    """Stores traces and queues them for analysis; `admit` is for any thread.
 
     Args:
         mode: Whether they are analysed ("here") or stored for later ("spool").
-        wake: Called when there is one more.
+        wake: Called when there is one more trace.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Admission:
         self._lock = threading.Lock()
 
     def admit(self, incoming: Incoming, sender: Sender) -> tuple[TraceEntry, bool]:
-        """Store a trace, unless its bytes are known; its entry, and whether it is new.
+        """Store and queue a trace, unless its bytes are known; return its entry and if it is new.
 
         An analysed trace that comes again with a device map is analysed again.
 
         Raises:
-            IngestError: There is no room, or it still waits for its first analysis.
+            IngestError: There is no room, or the same trace still waits for its first analysis.
         """
         with self._lock:
             known = self._known(incoming.trace_id)
@@ -136,16 +136,16 @@ class Admission:
             self._analyses.add(waiting)
 
     def _known(self, trace_id: str) -> TraceEntry | None:
-        """The trace of these bytes; None if there is none."""
+        """Find the trace with this id in store or queue; None if there is none."""
         known = self._store.known(trace_id)
         queued = self._queue.get(trace_id)
         return queued.entry if known is None and queued is not None else known
 
     def _is_again(self, known: TraceEntry, sender: Sender) -> bool:
-        """Whether its owner sends a known trace to be analysed with a device map.
+        """Whether a known trace is sent again by its owner to be analysed with a device map.
 
         Raises:
-            IngestError: It was not analysed yet.
+            IngestError: The trace was not analysed yet.
         """
         is_owner = sender.owner_uid is None or sender.owner_uid == known.owner_uid
         if sender.device_map is None or not is_owner or not self._is_here:
@@ -171,7 +171,7 @@ class Admission:
 
 
 class Problem:
-    """Why a part of the agent does not work now; logged at first, then once a minute.
+    """Stores and logs why a part of the agent does not work now, at most once a minute.
 
     Attributes:
         text: For people; None where it works. For any thread.
@@ -186,11 +186,11 @@ class Problem:
         self.text: str | None = None
 
     def note(self, text: str, error: Exception | None = None) -> None:
-        """Set the text; with an error, its traceback is logged too."""
+        """Store why the part does not work, and log it if due, with the traceback of `error`."""
         self.text = text
         if self._logging.is_due():
             logger.warning("%s: %s", self._consequence, text, exc_info=error)
 
     def clear(self) -> None:
-        """It works again."""
+        """Clear the text: the part works again."""
         self.text = None

@@ -1,4 +1,4 @@
-"""The traces that wait for the analysis worker, one under work at a time, and their outcomes."""
+"""Analysis of queued traces by the worker, one at a time, and what becomes of their outcomes."""
 
 import logging
 import threading
@@ -36,25 +36,25 @@ _PAUSE_NS: Final = 5 * NS_PER_S
 
 @dataclass(slots=True)
 class Tally:
-    """Traces by outcome since the agent started; for any thread."""
+    """Counts traces by outcome since the agent started; for any thread."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: str) -> None:
-        """Count one."""
+        """Count one trace with this outcome."""
         with self._lock:
             self._counts[outcome] += 1
 
     def all(self) -> Mapping[str, int]:
-        """The count of each outcome that occurred."""
+        """Return the count of each outcome that occurred."""
         with self._lock:
             return dict(self._counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisSettings:
-    """How traces are analysed.
+    """Settings of the analysis of traces.
 
     Attributes:
         recorder: Folder of the flight recorder; None if there is none.
@@ -92,7 +92,7 @@ class Analyses:
     Attributes:
         tally: Traces by outcome.
         worker_losses: Workers that died over their work or exceeded its time.
-        problem: Why nothing can be analysed now, for people; None if it can.
+        problem: Why nothing can be analysed now, as text for people; None if it can.
 
     Args:
         count_document: Called with each document that was stored.
@@ -126,13 +126,13 @@ class Analyses:
 
     @property
     def working_on(self) -> str | None:
-        """Id of the trace under work."""
+        """Id of the trace being analysed; None if there is none."""
         work = self._work
         return work if isinstance(work, str) else None
 
     @property
     def worker_pid(self) -> int | None:
-        """The worker process; None where there is none."""
+        """Pid of the worker process; None where there is none."""
         return self._worker.pid
 
     @property
@@ -145,9 +145,9 @@ class Analyses:
         self._pending.extend(trace_ids)
 
     def turn(self, wait_s: float, *, paused: bool) -> None:
-        """Take the worker's outcome, waiting `wait_s` for it, and give it more work.
+        """Take the worker's outcome, waiting `wait_s` for it, and give the worker more work.
 
-        While paused the worker gets no work and loses what it has.
+        While paused the worker gets no work and is killed over what it has.
         """
         self._take_filed()
         if paused and self._worker.busy:
@@ -188,7 +188,7 @@ class Analyses:
         )
 
     def _next_ready(self) -> str | None:
-        """The next trace whose samples are all recorded; None if there is none.
+        """Choose the next trace whose samples are all recorded; None if there is none.
 
         Owners take turns, so that a thousand traces of one user delay another's by one.
         """
@@ -295,7 +295,7 @@ class Analyses:
         return False
 
     def _take_filed(self) -> None:
-        """Make documents due of captures whose traces had to wait for the store's disk."""
+        """Queue for documents the captures whose traces had to wait for the store's disk."""
         traces, changed = self._store.take_filed()
         found = {each.id: (one.entry, each) for each in traces if (one := self._queue.get(each.id))}
         self._make_due(found, changed)
@@ -375,7 +375,7 @@ class Analyses:
 
 
 def _options_of(entry: TraceEntry, options: ReportOptions) -> ReportOptions:
-    """The report options of a trace: as configured, with the device map that came with it."""
+    """Return a trace's report options: as configured, with the device map that came with it."""
     if entry.device_map is None:
         return options
     device_map = device_map_of(entry.device_map, "device_map")

@@ -55,7 +55,7 @@ class _Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A file that has stopped changing; its name and folder (None: the inbox) are printable."""
+    """A file of the inbox that has stopped changing; name and job (its folder) are printable."""
 
     name: str
     job: str | None
@@ -65,7 +65,7 @@ class Arrival:
 
 
 class Inbox:
-    """The inbox folder; for one thread.
+    """Finds, opens and removes files in the inbox folder; for one thread.
 
     Attributes:
         odd_count: Entries found that are no traces: links, pipes, files that can't be read.
@@ -96,7 +96,7 @@ class Inbox:
             self._folder.chmod(_MODE)
 
     def scan(self) -> list[Arrival]:
-        """Files that have stopped changing, in the order in which they were written.
+        """Find the files that have stopped changing, in the order in which they were written.
 
         Raises:
             OSError: The folder can't be read.
@@ -129,11 +129,11 @@ class Inbox:
 
     @contextmanager
     def opened(self, arrival: Arrival) -> Iterator[int]:
-        """The file's descriptor, at the file's start.
+        """Open the file for reading; gives its descriptor.
 
         Raises:
             ChangedError: It is gone, replaced or written to: checked at both ends of the block.
-            OSError: It can't be read.
+            OSError: The file can't be read.
         """
         with self._entered(arrival.key.folder) as folder_fd:
             try:
@@ -161,7 +161,7 @@ class Inbox:
         self._passed_over[arrival.key] = arrival.version
 
     def note_odd(self, arrival: Arrival, why: str) -> None:
-        """Count a file that can't be taken, and pass it over."""
+        """Count and log a file that can't be taken, and ignore it until it is written to."""
         self.pass_over(arrival)
         self._count_odd(arrival.key, arrival.version, why)
 
@@ -175,7 +175,7 @@ class Inbox:
             logger.warning(text, shown_name(key.name), why, self.odd_count)
 
     def _entries(self) -> Iterator[tuple[_Key, os.stat_result]]:
-        """All but folders, in the inbox and in its folders; nothing that is being written."""
+        """Yield key and status of all but folders and files being written, two levels deep."""
         jobs = []
         with self._entered("") as folder_fd:
             for name, status in _listed(folder_fd):
@@ -191,7 +191,7 @@ class Inbox:
 
     @contextmanager
     def _entered(self, job: str) -> Iterator[int]:
-        """A descriptor of the inbox, or of a folder in it."""
+        """Open the inbox, or a folder in it; gives its descriptor."""
         with _closing(os.open(self._folder, _FOLDER_FLAGS & ~os.O_NOFOLLOW)) as inbox_fd:
             if not job:
                 yield inbox_fd
@@ -242,11 +242,11 @@ _RETRY_NS: Final = 5 * NS_PER_S
 
 
 class InboxPoller:
-    """Takes what jobs drop, for a quarter of a second at a time; for one thread.
+    """Takes the traces that jobs drop, for a quarter of a second at a time; for one thread.
 
     Args:
-        queue: Gets the bytes, and the reasons of refusals.
-        problem: Gets why nothing can be taken.
+        queue: Stores the bytes, and the reasons of refusals.
+        problem: Stores why nothing can be taken.
         is_stopped: Whether the agent ends: a copy in progress is dropped.
     """
 
@@ -270,7 +270,7 @@ class InboxPoller:
         self._scan_ns = 0
 
     def poll(self, is_halted: Callable[[], bool]) -> bool:
-        """Take settled files until the turn's time is over or it is halted; whether more wait."""
+        """Take settled files until the turn's time is over or halted; return whether more wait."""
         begin_ns = self._clock.mono_ns()
         if not self._arrivals and begin_ns >= self._scan_ns:
             self._queue.make_folders()  # somebody may have removed them

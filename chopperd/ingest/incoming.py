@@ -1,4 +1,4 @@
-"""An incoming trace: written, hashed and measured as its bytes come."""
+"""An incoming trace, written, hashed and measured as its bytes come; names made safe."""
 
 import hashlib
 import os
@@ -19,23 +19,23 @@ _ZEROS: Final = memoryview(bytes(_CHUNK_BYTES))
 
 
 class Room(Protocol):
-    """Decides whether there is room (`queue.TraceQueue`)."""
+    """Reserves space for incoming traces (`queue.TraceQueue`)."""
 
     def claim(self, size_bytes: int, more_bytes: int, *, check_disk: bool) -> None:
         """Reserve space for a trace that grows; raises `IngestError` where there is none."""
         ...
 
     def unclaim(self, size_bytes: int) -> None:
-        """Release what was claimed."""
+        """Release the claimed bytes."""
         ...
 
 
 class Incoming:
-    """The bytes of a trace as they come; ended by `close`, once they are stored, or `abort`.
+    """A file of a trace's bytes as they come; ended by `close`, once it is stored, or `abort`.
 
     Attributes:
-        path: The file that they are written to.
-        size_bytes: How many there are.
+        path: The file that the bytes are written to.
+        size_bytes: Number of bytes so far.
     """
 
     def __init__(self, room: Room, path: Path, fd: int) -> None:
@@ -47,7 +47,7 @@ class Incoming:
         self._checked_at = -_CHECK_EVERY_BYTES
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return this object."""
         return self
 
     def __exit__(
@@ -56,12 +56,12 @@ class Incoming:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Drop the bytes, unless they are stored."""
+        """Remove the file, unless it was stored and closed."""
         self.abort()
 
     @property
     def trace_id(self) -> str:
-        """The id of a trace with these bytes."""
+        """Id of a trace with the bytes so far: the first hex digits of their SHA-256."""
         return self._hash.hexdigest()[:ID_DIGITS]
 
     def write(self, data: bytes) -> None:
@@ -90,7 +90,7 @@ class Incoming:
             data = data[os.write(self._fd, data) :]
 
     def copy(self, fd: int, stopped: Callable[[], bool]) -> bool:
-        """Append all bytes of a file; False if it was stopped before the end.
+        """Append all bytes of an open file; return False if stopped before the end.
 
         Raises:
             IngestError: It gets too large, or there is no room.
@@ -103,21 +103,21 @@ class Incoming:
         return True
 
     def close(self) -> None:
-        """Close the file, which was stored under another name."""
+        """Close the file, which was stored under another name, and release its claimed space."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
             self._room.unclaim(self.size_bytes)
 
     def abort(self) -> None:
-        """Remove the file."""
+        """Close and remove the file, unless `close` was called."""
         if self._fd >= 0:
             self.close()
             self.path.unlink(missing_ok=True)
 
 
 def no_room(error: OSError) -> IngestError:
-    """The error for a trace that can't be written."""
+    """Make the error for a trace that can't be written."""
     return IngestError(f"there is no room: {error.strerror or error}", reason=IngestReason.NO_ROOM)
 
 
@@ -130,19 +130,19 @@ _BEING_WRITTEN: Final = (".part", ".tmp")
 
 
 def shown_name(name: str) -> str:
-    """The name in printable characters on one line; others become "�"."""
+    """Make a name printable on one line; other characters become "�"."""
     text = os.fsencode(name).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "�" for c in text)[-_MOST_CHARACTERS:]
 
 
 def sent_name(name: str) -> str:
-    """The last part of a name that came over the network, as `shown_name`."""
+    """Return the last part of a path that came over the network, made printable."""
     text = name.encode("utf-8", "replace").decode()
     return shown_name(Path(text.replace("\0", "�")).name) or "trace"
 
 
 def safe_name(name: str) -> str:
-    """The name reduced to safe characters of a file name; the end of a long one."""
+    """Reduce a name to safe characters of a file name; only the end of a long one stays."""
     return _UNSAFE.sub("_", name)[-_MOST_KEPT:].lstrip(".-") or "trace"
 
 

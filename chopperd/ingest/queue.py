@@ -1,6 +1,6 @@
 """On-disk queue of traces: pending, retained and rejected.
 
-`traces/ID` holds the bytes as they came, `traces/ID.entry` what else is known; `rejected/` the
+`traces/ID` holds the bytes as they came, `traces/ID.entry` a `QueuedTrace`; `rejected/` the
 newest rejected ones, each with its reason in a file. All are bounded together, and by a floor of
 free disk space.
 """
@@ -32,7 +32,7 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """How much may be stored: of one trace, of all, of rejected ones; and the disk's free share."""
+    """Limits: bytes of one trace and of all, number of rejected ones, free share of the disk."""
 
     file_bytes: int
     all_bytes: int
@@ -42,7 +42,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedTrace:
-    """What is known of a stored trace besides its bytes.
+    """The entry of a stored trace, with when it was written and how often analysis began.
 
     Attributes:
         entry: As it was admitted; its state is `ANALYSED` if it is only retained.
@@ -79,12 +79,12 @@ class TraceQueue:
 
     @property
     def bytes(self) -> int:
-        """Disk space of all traces, also those on their way in."""
+        """Size of all traces in bytes, also of incoming ones."""
         with self._lock:
             return sum(self._sizes.values()) + self._incoming_bytes
 
     def open(self) -> None:
-        """Find the traces of an earlier run; incomplete ones are removed.
+        """Load the traces of an earlier run; remove incomplete ones.
 
         Raises:
             OSError: The folders can't be made or read.
@@ -109,21 +109,21 @@ class TraceQueue:
                 folder.chmod(_FOLDER_MODE)
 
     def all(self) -> tuple[QueuedTrace, ...]:
-        """The traces in the order in which they came."""
+        """Return the stored traces in the order in which they came."""
         with self._lock:
             return tuple(sorted(self._stored.values(), key=lambda one: one.entry.received_unix_ns))
 
     def get(self, trace_id: str) -> QueuedTrace | None:
-        """What is known of a trace; None if it is not stored."""
+        """Return a stored trace by its id; None if it is not stored."""
         with self._lock:
             return self._stored.get(trace_id)
 
     def path(self, trace_id: str) -> Path:
-        """The file with the bytes of a trace."""
+        """Return the path of the file with the bytes of a trace."""
         return self._traces / trace_id
 
     def begin(self, expected_bytes: int | None = None) -> Incoming:
-        """Begin to store a trace.
+        """Make room and open a file for an incoming trace.
 
         Raises:
             IngestError: It is too large, or there is no room.
@@ -160,15 +160,15 @@ class TraceQueue:
                 self._incoming_bytes += more_bytes
 
     def unclaim(self, size_bytes: int) -> None:
-        """Release what was claimed: the trace is not incoming any more."""
+        """Release the claimed bytes: the trace is not incoming any more."""
         with self._lock:
             self._incoming_bytes -= size_bytes
 
     def put(self, incoming: Incoming, queued: QueuedTrace) -> None:
-        """Store a complete trace.
+        """Store a complete trace with its entry, and close `incoming`.
 
         Raises:
-            IngestError: There is no room for what is known of it.
+            IngestError: There is no room for its entry.
         """
         trace_id = queued.entry.id
         try:
@@ -183,11 +183,11 @@ class TraceQueue:
         incoming.close()
 
     def note_start(self, trace_id: str) -> int:
-        """Record on disk that the analysis begins; how often it has begun."""
+        """Record on disk that the analysis begins; return how often it has begun."""
         return self._note(trace_id, +1)
 
     def forgive_start(self, trace_id: str) -> None:
-        """Uncount the last start: the trace is not to blame for its end."""
+        """Undo the last `note_start`: the trace is not to blame for the end of its analysis."""
         self._note(trace_id, -1)
 
     def retain(self, entry: TraceEntry) -> None:
@@ -198,12 +198,12 @@ class TraceQueue:
                 self._replace(replace(queued, entry=entry))
 
     def discard(self, trace_id: str) -> None:
-        """Remove a trace."""
+        """Remove a trace's bytes and entry."""
         self._forget(trace_id)
         self._remove(self.path(trace_id))
 
     def reject(self, trace_id: str, name: str, reason: str) -> None:
-        """Move a trace to the rejected ones."""
+        """Move a trace to the rejected ones, with a file that gives the reason."""
         self._forget(trace_id)
         target = self._rejected / f"{trace_id}-{safe_name(name)}"
         try:
@@ -217,7 +217,7 @@ class TraceQueue:
         self.explain(target.name, reason)
 
     def explain(self, name: str, reason: str) -> None:
-        """Write down why a trace was rejected, in a file named after it."""
+        """Write why a trace was rejected to a file named after it; remove the oldest rejected."""
         path = self._rejected / f"{safe_name(name)}{_REASON}"
         try:
             path.write_text(f"{reason}\n", encoding="utf-8", errors="replace")
@@ -239,7 +239,7 @@ class TraceQueue:
         """Remove retained and rejected traces, the largest first, until there is room.
 
         Raises:
-            IngestError: What is left waits to be analysed.
+            IngestError: There is still no room: all that is left waits to be analysed.
         """
         excess_bytes = self.bytes + more_bytes - self._limits.all_bytes
         if excess_bytes <= 0:
@@ -288,7 +288,7 @@ class TraceQueue:
             return queued.start_count
 
     def _replace(self, queued: QueuedTrace) -> None:
-        """Write what is known of a trace; where that fails, it is known in memory only."""
+        """Replace a trace's entry in memory and on disk; if the disk fails, in memory only."""
         with self._lock:
             self._stored[queued.entry.id] = queued
         try:
@@ -306,7 +306,7 @@ class TraceQueue:
         return self._traces / f"{trace_id}{_ENTRY}"
 
     def _read_entries(self, sizes: dict[Path, int]) -> Iterator[QueuedTrace]:
-        """The entries of stored traces; a trace without one is removed."""
+        """Yield the entries of stored traces; remove a trace without one."""
         for path in sorted(sizes):
             if path.parent != self._traces:
                 continue
@@ -340,7 +340,7 @@ class TraceQueue:
 
 
 def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The traces in a folder and their sizes."""
+    """Yield the files of traces in a folder, and their sizes."""
     for path in folder.iterdir():
         if not path.name.endswith((_ENTRY, _REASON)) and path.is_file():
             yield path, path.stat().st_size

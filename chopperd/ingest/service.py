@@ -30,7 +30,7 @@ _TURN_S: Final = 0.25
 _END_S: Final = 1.0
 
 
-#: Of one trace: as JSON each takes 1-2 KiB, and a worker's reply may have 16 MiB.
+#: Step rows of one trace: as JSON each takes 1-2 KiB, and a worker's reply may have 16 MiB.
 _MOST_STEP_ROWS: Final = 8192
 
 
@@ -43,7 +43,7 @@ class IngestService:
 
     Args:
         mode: Whether traces are analysed, stored for later or not taken.
-        roots: Below these, clients may name files.
+        roots: Folders below which clients may name files.
         note_fault: Called at each exception that a thread survived.
     """
 
@@ -92,7 +92,7 @@ class IngestService:
         )
 
     def start(self) -> None:
-        """Begin to take traces."""
+        """Start the threads that take in and analyse traces."""
         for name, run in (
             ("chopperd-ingest", self._run_inbox),
             ("chopperd-analyses", self._run_analyses),
@@ -102,7 +102,7 @@ class IngestService:
             thread.start()
 
     def stop(self) -> None:
-        """End at once; the next start does again what is under work."""
+        """Stop at once, and end the threads; work in progress is done again at the next start."""
         self._stopped.set()
         self._wake_all()
         self._analyses.interrupt()
@@ -125,7 +125,7 @@ class IngestService:
         self._wake_all()
 
     def live(self) -> AnalysisLive:
-        """The service's state; never blocks."""
+        """Return the service's state; never waits for the disk."""
         working_on = self._analyses.working_on
         waiting_count = sum(
             one.entry.state is not TraceState.ANALYSED and one.entry.id != working_on
@@ -216,13 +216,13 @@ def new_ingest(
     command: Sequence[str] | None = None,
     note_fault: Callable[[], None] = lambda: None,
 ) -> IngestService:
-    """The ingest service by the configuration, not started: it touches nothing on disk yet.
+    """Make the ingest service by the configuration, not started: nothing on disk changes yet.
 
     Args:
         config: All settings.
         state: The state folder, with `inbox`, `traces`, `rejected` and `recorder`.
-        store: Gets the results.
-        clock: The time.
+        store: Where results are stored.
+        clock: Gives the time.
         count_document: Called with each document that was stored.
         command: Starts the analysis worker; None: this program's own.
         note_fault: Called at each exception that a thread survived.
@@ -258,7 +258,7 @@ def new_ingest(
 
 
 def worker_command(memory_max_bytes: int) -> list[str]:
-    """The command line of the analysis worker."""
+    """Return the command line that starts the analysis worker."""
     # -P: no module in the working directory may shadow one of ours.
     start = [sys.executable, "-P", "-m", "chopperd", "_analysis"]
     return [*start, "--memory-max-bytes", str(memory_max_bytes)]

@@ -1,4 +1,4 @@
-"""Traces that clients send over the API, or name as a file on this node."""
+"""Intake of traces that clients send over the API, or name as a file on this node."""
 
 import os
 import pwd
@@ -47,7 +47,7 @@ class TraceUpload:
         self._incoming.write(data)
 
     def finish(self) -> tuple[TraceEntry, bool]:
-        """Store the trace; its entry, and whether it is new.
+        """Store the trace; return its entry, and whether it is new.
 
         Raises:
             IngestError: It can't be stored.
@@ -58,7 +58,7 @@ class TraceUpload:
             self.abort()
 
     def abort(self) -> None:
-        """Drop what came so far; does nothing once the trace is stored."""
+        """Remove the bytes that came so far; does nothing once the trace is stored."""
         self._incoming.abort()
         ended, self._ended = self._ended, None
         if ended is not None:
@@ -69,8 +69,8 @@ class Uploads:
     """Takes traces that clients send or name (`model.services.Ingest`); for any thread.
 
     Args:
-        roots: Below these, files may be named.
-        refuse: Raises `IngestError` where none are taken now.
+        roots: Folders below which files may be named.
+        refuse: Raises `IngestError` where no traces are taken now.
         is_stopped: Whether the agent ends.
     """
 
@@ -102,7 +102,7 @@ class Uploads:
         expected_bytes: int | None,
         device_map: str | None = None,
     ) -> TraceUpload:
-        """Begin an upload.
+        """Begin an upload, whose bytes the caller then writes.
 
         Raises:
             IngestError: No traces are taken now, or this one is too large.
@@ -121,12 +121,12 @@ class Uploads:
     def take_file(
         self, path: str, *, job: str | None, owner_uid: int | None, device_map: str | None = None
     ) -> tuple[TraceEntry, bool]:
-        """Copy a file below `ingest.roots`; the trace's entry, and whether it is new.
+        """Copy a file below `ingest.roots`; return the trace's entry, and whether it is new.
 
         Args:
             path: The file.
             job: The job that it belongs to; None: the one that the trace itself names.
-            owner_uid: Who asks, and must be able to read it; None: somebody who may read all.
+            owner_uid: User who asks, and must be able to read it; None: one who may read all.
             device_map: Which GPU each of its devices is; None: to be found out.
 
         Raises:
@@ -154,10 +154,10 @@ class Uploads:
         )
 
     def _enter(self) -> None:
-        """Count one more in progress.
+        """Count one more upload in progress.
 
         Raises:
-            IngestError: There are enough, or none are wanted.
+            IngestError: Too many are in progress, or no traces are taken now.
         """
         self._refuse()
         with self._lock:
@@ -189,18 +189,18 @@ _ENTER: Final = 1
 
 @contextmanager
 def opened_under(path: str, roots: Sequence[Path], uid: int | None) -> Iterator[int]:
-    """A descriptor of a plain file below one of the roots.
+    """Open a plain file below one of the roots; gives its descriptor.
 
     The path is resolved first, then walked from `/`, one name at a time and following no link:
     a link that was made meanwhile leads nowhere.
 
     Args:
-        path: As the client named it.
-        roots: Below these, files may be named.
+        path: The path that the client gave.
+        roots: Folders below which files may be named.
         uid: The user who must be able to read it; None: one who may read all.
 
     Raises:
-        IngestError: It is not below a root, no plain file, or not readable by this user.
+        IngestError: The file is not below a root, no plain file, or not readable by this user.
     """
     target = _resolved(path, roots)
     reader = None if uid is None else _Reader(uid)
@@ -225,7 +225,7 @@ def opened_under(path: str, roots: Sequence[Path], uid: int | None) -> Iterator[
 
 
 class _Reader:
-    """A user, and what file modes permit; access control lists are not read."""
+    """Checks what file modes permit to a user; access control lists are not read."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
@@ -243,7 +243,7 @@ class _Reader:
 
 
 def _groups_of(uid: int) -> frozenset[int]:
-    """The groups of a user in this machine's user database; none for an unknown user."""
+    """Return a user's groups in this machine's user database; none for an unknown user."""
     try:
         user = pwd.getpwuid(uid)
         return frozenset(os.getgrouplist(user.pw_name, user.pw_gid))
@@ -252,7 +252,7 @@ def _groups_of(uid: int) -> frozenset[int]:
 
 
 def _resolved(path: str, roots: Sequence[Path]) -> Path:
-    """The path with links resolved, if it is below a root."""
+    """Resolve the links of a path; IngestError if it is not below a root."""
     try:
         target = Path(os.path.realpath(path))
         is_below = Path(path).is_absolute() and any(
@@ -269,7 +269,7 @@ def _resolved(path: str, roots: Sequence[Path]) -> Path:
 
 
 def _stepped(folder_fd: int, name: str) -> int:
-    """A descriptor of a subfolder; closes the folder's own."""
+    """Open a subfolder, and close the folder's descriptor; return that of the subfolder."""
     below_fd = os.open(name, _FOLDER_FLAGS, dir_fd=folder_fd)
     os.close(folder_fd)
     return below_fd

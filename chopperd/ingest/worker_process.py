@@ -50,12 +50,12 @@ class Lost:
 
 
 class AnalysisWorker:
-    """A process that works on one request at a time.
+    """The analysis worker's process, which works on one request at a time.
 
     Only `interrupt` and `pid` are for any thread; the rest is for one.
 
     Args:
-        idle_s: It is ended after this long without a request.
+        idle_s: The process is ended after this long without a request.
     """
 
     def __init__(self, command: Sequence[str], *, idle_s: float, clock: Clock) -> None:
@@ -75,7 +75,7 @@ class AnalysisWorker:
 
     @property
     def pid(self) -> int | None:
-        """The process; None where there is none."""
+        """Pid of the process; None where there is none."""
         process = self._process
         return None if process is None else process.pid
 
@@ -106,7 +106,10 @@ class AnalysisWorker:
         self._unsent = memoryview(data)
 
     def poll(self, wait_s: float) -> Reply | Lost | None:
-        """The outcome of the request, waited for `wait_s`; None if there is none yet."""
+        """Wait up to `wait_s` for the request's outcome; None if there is none yet.
+
+        A lost or idle process is killed.
+        """
         self._reap()
         if not self._busy:
             self._end_if_idle()
@@ -126,7 +129,7 @@ class AnalysisWorker:
             process.kill()
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process, and wait briefly for its end."""
         self._busy = False
         self._end()
         for process in self._ending:
@@ -168,7 +171,7 @@ class AnalysisWorker:
         return None
 
     def _exchange(self, process: subprocess.Popen[bytes], wait_s: float) -> bool:
-        """Write and read what the pipes allow; whether the output has ended."""
+        """Write and read what the pipes allow; return whether the output has ended."""
         stdin_fd, stdout_fd = _pipe_fds(process)
         poll = select.poll()
         poll.register(stdout_fd, select.POLLIN)
@@ -180,7 +183,7 @@ class AnalysisWorker:
         return self._take_some(stdout_fd)
 
     def _send_some(self, fd: int) -> None:
-        """Write what the pipe takes; the end of a worker shows at its output."""
+        """Write what the pipe takes; a broken pipe is ignored, as the output shows it too."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(fd, self._unsent) :]
@@ -188,7 +191,7 @@ class AnalysisWorker:
             pass
 
     def _take_some(self, fd: int) -> bool:
-        """Read what is there; whether the pipe has ended."""
+        """Read what is there; return whether the pipe has ended."""
         try:
             while data := os.read(fd, _PIPE_BYTES):
                 self._frames.feed(data)
@@ -205,7 +208,7 @@ class AnalysisWorker:
         return None
 
     def _end_of(self, process: subprocess.Popen[bytes]) -> Lost:
-        """Why the worker ended before its reply."""
+        """Find out why the worker ended before its reply."""
         try:
             status: int | None = process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -243,7 +246,7 @@ class AnalysisWorker:
 
 
 def _pipe_fds(process: subprocess.Popen[bytes]) -> tuple[int, int]:
-    """Its standard input and output."""
+    """Return the descriptors of the process's standard input and output."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the worker was started without pipes")
     return process.stdin.fileno(), process.stdout.fileno()

@@ -1,1 +1,1 @@
-"""What reaches the agent while jobs run: the node's state, and traces."""
+"""Live state of the node's GPUs: readings, integrals, clock drops, losses, cost of sampling."""

@@ -15,9 +15,9 @@ from chopperd.model.live import DropTotals
 from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S, TimeTriple
 
-#: The clock of a GPU that is mostly idle is not the clock of its work.
+#: Samples with a lower busy ratio are ignored: they do not show the clock of work.
 _LEAST_BUSY_RATIO: Final = 0.5
-#: The last records before a time have arrived this much later.
+#: All records before a time have arrived after this delay.
 _GRACE_NS: Final = 5 * NS_PER_S
 #: An open drop is published again this often.
 _PUBLISH_EVERY_NS: Final = 30 * NS_PER_S
@@ -25,9 +25,9 @@ _MOST_WAITING: Final = 1000
 
 
 class GpuDrops:
-    """The drops of one GPU, found in its records.
+    """Detects drops of one GPU's busy clock in its records.
 
-    Busy time and gaps are those of the live integrals; a sample counts for the time since the one
+    Busy time and gaps are as in the live integrals; a sample counts for the time since the one
     before. Samples of a time in which the GPU was busy for less than half are ignored.
     """
 
@@ -44,7 +44,7 @@ class GpuDrops:
         self._published_mono_ns = 0
 
     def add(self, records: Records, period_ns: int) -> None:
-        """Search new records.
+        """Search new records for drops.
 
         Args:
             records: (n,) of `RECORD`, rising in time, later than those before.
@@ -70,7 +70,7 @@ class GpuDrops:
         self._note(self._detector.add(samples))
 
     def totals(self) -> DropTotals | None:
-        """The drops so far; None while clock and busy ratio were never known together."""
+        """Sum up the drops so far; None while clock and busy ratio were never known together."""
         if not self._is_known:
             return None
         return DropTotals(
@@ -78,11 +78,11 @@ class GpuDrops:
         )
 
     def news(self, info: GpuInfo, now: TimeTriple) -> list[GpuDrop]:
-        """Drops to be stored: those that ended, and the open one every 30 s.
+        """Take the drops to store: those newly ended, and the open one every 30 s.
 
         Args:
-            info: The GPU with its present label.
-            now: The clocks.
+            info: The GPU, with its present label.
+            now: The present times.
         """
         self._note(self._detector.advance(now.mono_ns - _GRACE_NS))
         news = [self._published(each, info, now) for each in self._ended]
@@ -104,7 +104,7 @@ class GpuDrops:
         return is_new or now_mono_ns - self._published_mono_ns >= _PUBLISH_EVERY_NS
 
     def _published(self, drop: ClockDrop, info: GpuInfo, now: TimeTriple) -> GpuDrop:
-        """The drop in Unix time; its begin, once published, stays even if the clock is set."""
+        """Convert a drop to Unix time; store its begin, which stays even if the clock is set."""
         if self._open_begin is None or self._open_begin[0] != drop.begin_ns:
             self._open_begin = drop.begin_ns, now.unix_ns - now.mono_ns + drop.begin_ns
         begin_unix_ns = self._open_begin[1]
@@ -133,9 +133,9 @@ class GpuDrops:
 
 
 class DropQueue:
-    """Drops that wait to be stored, the newest version of each; for any thread.
+    """Queue of drops to be stored, only the newest version of each; for any thread.
 
-    Where too many wait, the oldest are dropped.
+    If more than 1000 wait, the oldest are discarded.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class DropQueue:
         self._waiting: dict[tuple[str, int], GpuDrop] = {}
 
     def put(self, drops: Iterable[GpuDrop]) -> None:
-        """Add drops, or newer versions of them."""
+        """Add drops; one with the same GPU and begin replaces its earlier version."""
         with self._lock:
             for drop in drops:
                 self._waiting[drop.uuid, drop.begin_unix_ns] = drop
@@ -151,7 +151,7 @@ class DropQueue:
                 del self._waiting[next(iter(self._waiting))]
 
     def take(self) -> tuple[GpuDrop, ...]:
-        """Remove and return all that wait."""
+        """Remove and return all waiting drops."""
         with self._lock:
             taken = tuple(self._waiting.values())
             self._waiting.clear()

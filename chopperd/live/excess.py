@@ -28,10 +28,10 @@ class BusyClock:
     """The busy clock of one GPU over one window.
 
     Attributes:
-        model: GPUs of one model are compared.
+        model: Name of the GPU's model; only GPUs of one model are compared.
         sampled_s: Time with known clock.
-        busy_s: The part of it that was busy.
-        mean_hz: Mean SM clock over the busy part.
+        busy_s: Busy part of that time.
+        mean_hz: Mean SM clock over the busy part, in Hz.
     """
 
     model: str
@@ -41,7 +41,7 @@ class BusyClock:
 
 
 class BusyClocks:
-    """The busy clock of one GPU in each window, by the rules of the live integrals."""
+    """Computes the busy clock of one GPU per window, by the rules of the live integrals."""
 
     def __init__(self, info: GpuInfo) -> None:
         self._model = info.name
@@ -54,7 +54,10 @@ class BusyClocks:
             self._pending.append(records)
 
     def close_window(self, end_mono_ns: int, period_ns: int) -> BusyClock | None:
-        """The busy clock before a time; None if the GPU was hardly busy, or its clock unknown."""
+        """End the window at a time and return its busy clock; later records wait for the next.
+
+        None if the GPU was busy with a known clock for less than 1 s.
+        """
         if not self._pending:
             return None
         records = np.concatenate(self._pending)
@@ -76,14 +79,14 @@ class BusyClocks:
 def window_excess_s(
     clocks: Sequence[BusyClock | None], compute_ratios: Sequence[float | None] = ()
 ) -> tuple[float | None, ...]:
-    """Loss of each GPU in a window against the median of its model, itself included, in s.
+    """Compute each GPU's loss in a window against the median clock of its model, in s.
 
-    `max(0, 1 - mean / median) * busy time`, times the share of compute where it is known. It is an
-    upper bound, as peers that wait for a slow GPU do so at high clocks. None for a GPU that was not
-    busy, and where fewer than four of its model were.
+    `max(0, 1 - mean / median) * busy time`, times the share of compute where it is known. The
+    median includes the GPU itself. It is an upper bound, as peers that wait for a slow GPU do so at
+    high clocks. None for a GPU that was not busy, and where fewer than four of its model were.
 
     Args:
-        clocks: Of each GPU.
+        clocks: Busy clock of each GPU; None if it was not busy.
         compute_ratios: The share of compute in each GPU's busy time; None where not known.
 
     Source: design, "excess", live.

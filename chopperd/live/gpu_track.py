@@ -1,4 +1,4 @@
-"""One GPU as the agent follows it: over rings, sampler processes, losses and returns."""
+"""Live state of one GPU, followed over restarts of the sampler and losses of the GPU."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from chopperd.units import NS_PER_S, TimeTriple, seconds_from_ns
 
 Key = TypeVar("Key")
 
-#: A driver call that lasts longer is reported.
+#: A driver call that lasts longer is reported as hung.
 _HUNG_NS: Final = 5 * NS_PER_S
 #: A list of processes is valid for this long; one is made each 10 s.
 _PROCESSES_NS: Final = 35 * NS_PER_S
 
 
 class GpuTrack:
-    """All that is known of one GPU since the agent started.
+    """Live state and totals of one GPU since the agent started.
 
     Attributes:
         info: The GPU as the newest sampler describes it.
@@ -61,9 +61,10 @@ class GpuTrack:
         self._last_mono_ns: int | None = None
 
     def know(self, info: GpuInfo) -> None:
-        """Take over the newest sampler's description.
+        """Replace the GPU's description by that of the newest sampler.
 
-        If the GPU was unknown so far, what depends on its model starts again: nothing was sampled.
+        If its name was unknown so far, integrals, drops, busy clock and residency start again:
+        nothing was sampled yet.
         """
         was_unknown = not self.info.name
         self._reports_limit &= info.power_limit_w == self.info.power_limit_w
@@ -76,7 +77,7 @@ class GpuTrack:
             self._residency = ClockResidency(info)
 
     def leave_ring(self) -> None:
-        """Forget the present ring; its counts are added to those of the next one."""
+        """Detach from the present ring; its counts and integrals add to those of the next one."""
         self._earlier_counts += self._counts
         self._earlier_totals = self._totals()
         self._counts = Counter()
@@ -87,7 +88,7 @@ class GpuTrack:
         self._reports_limit = False
 
     def follow(self, reader: RingReader, slot: int) -> None:
-        """Take over what is new in the ring."""
+        """Read the GPU's status and new records from its slot of the ring."""
         self._status = status = reader.status(slot)
         self._slow_state = reader.slow_state(slot)
         self._counts = _counts(status, self._slow_state)
@@ -100,7 +101,7 @@ class GpuTrack:
             self._add(drained.records, self._polled.taken_ns())
 
     def _add(self, records: Records, longest_ns: int) -> None:
-        """Add new records; `longest_ns` is the longest read period."""
+        """Add new records to all statistics; `longest_ns` is the longest read period."""
         self._last_mono_ns = int(records["t_mono_ns"][-1])
         self._newest.take(records)
         self._integrals.add(records, longest_ns)
@@ -115,11 +116,11 @@ class GpuTrack:
         return sum_of_totals(self._earlier_totals, present)
 
     def close_window(self, end_mono_ns: int) -> BusyClock | None:
-        """Its busy clock over the window that ends at this time; see `BusyClocks`."""
+        """End the window at this time and return the GPU's busy clock in it; see `BusyClocks`."""
         return self._busy.close_window(end_mono_ns, self._windowed.taken_ns())
 
     def note_window(self, clock: BusyClock | None, lost_s: float | None) -> None:
-        """Add a window's loss against peers.
+        """Add a window's loss against peers to its sum.
 
         Without peers the sum is hidden, as a constant sum would read as no loss; if the GPU was
         not busy nothing was lost, and the sum is shown.
@@ -137,10 +138,10 @@ class GpuTrack:
             self._excess_ratio = lost_s / clock.sampled_s
 
     def live(self, now: TimeTriple, *, has_driver: bool, has_process: bool) -> GpuLive:
-        """The GPU now.
+        """Return the GPU's present state.
 
         Args:
-            now: The clocks.
+            now: The present times.
             has_driver: Whether a sampler uses the driver, or will again soon.
             has_process: Whether a sampler process exists, whose calls can hang.
         """
@@ -179,7 +180,7 @@ class GpuTrack:
         )
 
     def _reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
-        """The newest values that are still valid."""
+        """Return the newest value of each field; None where it is no longer valid."""
         oldest_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
         is_fresh = (self._slow_state.state_mono_ns or 0) >= oldest_ns
         state = self._slow_state.state if is_fresh else {}
@@ -194,7 +195,7 @@ class GpuTrack:
         )
 
     def _is_fresh(self, now_mono_ns: int) -> bool:
-        """Whether its newest sample is still valid and the driver does not report it as lost.
+        """Whether the newest sample is still valid and the driver does not report the GPU as lost.
 
         In a quiet block no driver call is made on purpose, so silence is no sign of a loss then.
         """
@@ -206,7 +207,7 @@ class GpuTrack:
 
 
 def _counts(status: GpuStatus, slow_state: SlowState) -> Counter[str]:
-    """What one ring has counted."""
+    """Return the counters of one ring, by name."""
     return Counter(
         ticks=status.ticks_count,
         missed=status.missed_count,
@@ -237,7 +238,7 @@ def _hung_call(status: GpuStatus | None, now_mono_ns: int) -> HungCall | None:
 
 
 def sum_of_totals(one: LiveTotals | None, other: LiveTotals | None) -> LiveTotals | None:
-    """The integrals of two rings together; a sum is None if both are."""
+    """Add the integrals of two rings; a sum is None if both parts are."""
     if one is None or other is None:
         return one or other
     return LiveTotals(
@@ -259,5 +260,5 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 
 def sum_by_key(one: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key, float]:
-    """The sums of two tables, over the keys of either."""
+    """Add two tables by key; a missing key counts as 0."""
     return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}

@@ -20,7 +20,7 @@ from chopperd.units import HZ_PER_MHZ, NS_PER_S
 _GAP_PERIODS: Final = 3
 #: The achieved period is the median of about so many spacings.
 _SPACINGS: Final = 32
-#: An activity reading (1 Hz) holds for so long.
+#: An activity reading (1 Hz) is valid for this long.
 _ACTIVITY_NS: Final = 3 * NS_PER_S
 #: Counter increments that cover less of an interval than this leave its cause to the reason bits.
 _COUNTED_RATIO: Final = 0.05
@@ -30,21 +30,21 @@ _CAUSE_BITS: Final = np.array([cause.bit for cause in CAUSES], dtype=np.int64)
 
 
 class GapRule:
-    """Tells which neighbouring samples of a GPU are close enough to integrate between.
+    """Decides between which neighbouring samples of a GPU to integrate.
 
-    They may lie three periods apart, of the period kept or of the one achieved where that is
-    longer: the median of the last spacings.
+    They may lie three periods apart: of the sampler's period or, where that is longer, of the
+    achieved one, which is the median of the last spacings.
     """
 
     def __init__(self) -> None:
         self._spacings_ns: Int64s = np.zeros(0, np.int64)
 
     def are_covered(self, spacing_ns: Int64s, period_ns: int) -> Bools:
-        """Whether the clock is known between two neighbours, (m,).
+        """Whether each spacing is short enough to integrate over, (m,); stores the last spacings.
 
         Args:
-            spacing_ns: (m,) int64 times between neighbouring samples that follow on those before.
-            period_ns: The period that the loop keeps.
+            spacing_ns: (m,) int64 times between neighbouring samples, later than those before.
+            period_ns: The sampler's read period.
         """
         recent_ns = np.concatenate([self._spacings_ns, spacing_ns])[
             -max(_SPACINGS, len(spacing_ns)) :
@@ -55,9 +55,9 @@ class GapRule:
 
 
 class LongestPeriod:
-    """The longest period kept since it was last taken: what a gap is measured by.
+    """Tracks the longest read period since the last `taken_ns`, for the gap rule.
 
-    Where the rate has changed between two samples, the slower one tells how far apart they may lie.
+    Where the rate has changed between two samples, the slower one says how far apart they may lie.
     """
 
     def __init__(self) -> None:
@@ -65,18 +65,18 @@ class LongestPeriod:
         self._longest_ns = 0
 
     def note(self, period_ns: int) -> None:
-        """From now on this period is kept."""
+        """Set the read period from now on."""
         self._present_ns = period_ns
         self._longest_ns = max(self._longest_ns, period_ns)
 
     def taken_ns(self) -> int:
-        """The longest since the last call, that of now included."""
+        """Return the longest period since the last call, the present one included; start again."""
         longest_ns, self._longest_ns = self._longest_ns, self._present_ns
         return longest_ns
 
 
 class BusyRatio:
-    """Tells how busy a GPU reports itself.
+    """Computes how busy a GPU reports itself, as a share of time.
 
     The idle bit wins (it is of this instant), then the activity of the last seconds. But an idle
     bit that is set while the GPU reports activity is wrong, until it reports again. A GPU that has
@@ -89,7 +89,7 @@ class BusyRatio:
         self._activity: Float64s = np.full((3, 1), nan)
 
     def at(self, records: Records) -> Float64s:
-        """The share at each of (n,) records that follow on those before; NaN if it does not say."""
+        """Compute the busy ratio at (n,) records later than those before; NaN if not reported."""
         t_ns, causes, activity = (records[n] for n in ("t_mono_ns", "causes", "activity_ratio"))
         is_idle = (causes & Cause.LOW_UTILIZATION.bit) != 0
         given = np.stack([t_ns.astype(np.float64), activity, is_idle & (activity > 0)])
@@ -105,7 +105,7 @@ class BusyRatio:
 
 
 class LiveIntegrals:
-    """The integrals of one GPU.
+    """Integrates cycles, busy time, energy and losses of one GPU over its records.
 
     Between two samples the clock is linear; a state (busy, a reason) that each of them reports
     holds for the half of the interval on its side.
@@ -128,22 +128,22 @@ class LiveIntegrals:
         self._limited_mono_ns: Float64s = np.full((1, len(CAUSES)), nan)
 
     def know(self, info: GpuInfo) -> None:
-        """Split losses by what a newer sampler says of the GPU's highest clock and limit."""
+        """Set the GPU's highest clock and clock limit, by which losses are split from now on."""
         self._reference_mhz = info.sm_clock_max_mhz
         self._limit_mhz = info.sm_clock_limit_mhz
 
     def totals(self) -> LiveTotals:
-        """The integrals over all records so far; None, or no entry, of what was never known."""
+        """Return the integrals over all records so far; None, or no entry, if never known."""
         return LiveTotals(
             **self._single, limited_s=_by_cause(self._limited_s), lost_s=_by_cause(self._lost_s)
         )
 
     def add(self, records: Records, period_ns: int) -> None:
-        """Integrate on over new records.
+        """Add new records to the integrals.
 
         Args:
             records: (n,) of `RECORD`, rising in time, later than those before.
-            period_ns: The period that the loop keeps.
+            period_ns: The sampler's read period.
         """
         if not len(records):
             return
@@ -172,7 +172,7 @@ class LiveIntegrals:
         self._single[name] = self._single.get(name, 0.0) + amount
 
     def _count_limits(self, limited_ns: Float64s, t_mono_ns: Int64s) -> Float64s:
-        """Add the driver's counters to their totals; the increment at each record, (n, causes), s.
+        """Add the driver's counters to their totals; return the increments, (n, causes), in s.
 
         A counter that fell has restarted and adds nothing at that record, nor does one that rose
         by more than time passed.
@@ -200,7 +200,10 @@ class LiveIntegrals:
         busy_ratio: Float64s,
         counted_s: Float64s,
     ) -> None:
-        """Add intervals: (m,) half lengths, (2, m) values at both ends, (m, causes) increments."""
+        """Add intervals to the integrals.
+
+        They have (m,) half lengths, (2, m) values at both ends, (m, causes) counter increments.
+        """
         clocks_mhz, busy = clock_mhz[0] + clock_mhz[1], busy_ratio[0] + busy_ratio[1]
         has_clock, has_busy = ~np.isnan(clocks_mhz), ~np.isnan(busy)
         if has_busy.any():
@@ -236,9 +239,9 @@ class LiveIntegrals:
         clock_mhz: Float64s,
         counted_s: Float64s,
     ) -> Float64s:
-        """The loss of busy time against the reference by cause, (causes,) float64 s.
+        """Compute the busy time lost against the highest clock, by cause, (causes,) float64 s.
 
-        From the reference down to the standing limit it is `user_limit`. Below that each end has
+        From the highest clock to the standing limit it is `user_limit`. Below that each end has
         its own loss, by the reasons in force there and the increments of the driver's counters.
 
         A counter read in some records only has its whole rise on the interval that ends in the
@@ -263,10 +266,10 @@ class LiveIntegrals:
 
 
 def _blamed(causes: Int64s) -> Float64s:
-    """The share of each cause in a loss below the standing limit, (..., causes), from bit sets.
+    """Compute the causes' shares in a loss below the standing limit, (..., causes), from bits.
 
     The reasons in force share it evenly, as in a report, `user_limit` among them; a hardware
-    protection outranks what is set beside it.
+    protection outranks what is set with it.
 
     Source: DESIGN.md section 2, "Cause".
     """
@@ -278,7 +281,7 @@ def _blamed(causes: Int64s) -> Float64s:
 
 
 def _counted_ratio(counted_s: Float64s, length_s: Float64s, is_held: Bools) -> Float64s:
-    """The share of each interval that each cause was counted for, (m, causes), at most 1 in all.
+    """Compute the share of each interval that each cause was counted for, (m, causes), sum <= 1.
 
     Args:
         counted_s: (m, causes) increments of the counters.
@@ -296,10 +299,10 @@ def _counted_ratio(counted_s: Float64s, length_s: Float64s, is_held: Bools) -> F
 
 
 def _with_counted(shares: Float64s, counted: Float64s) -> Float64s:
-    """The shares of both ends, (2, m, causes), of intervals that go by counters as well.
+    """Correct the shares of causes at both ends, (2, m, causes), by the counted shares.
 
-    Causes that neither end names have the time that they were counted for. Those that an end names
-    have the rest of its loss: of several the counted ones their time, the others what is left.
+    A cause that neither end names gets the time that it was counted for. Causes that an end names
+    share the rest of its loss: counted ones get their time, the others what is left.
     """
     named = shares > 0
     unseen = np.where(named.any(axis=0), 0.0, counted)
@@ -313,18 +316,18 @@ def _with_counted(shares: Float64s, counted: Float64s) -> Float64s:
 
 
 def _by_cause(seconds: Float64s) -> dict[Cause, float]:
-    """The known ones of (causes,) seconds."""
+    """Map causes to their seconds, from (causes,) values; NaN is left out."""
     pairs = zip(CAUSES, seconds.tolist(), strict=True)
     return {cause: value for cause, value in pairs if not isnan(value)}
 
 
 def _grown(totals: Float64s, amounts: Float64s) -> Float64s:
-    """The totals with the amounts added; one that was never known begins at 0."""
+    """Add amounts to totals; a total that was never known (NaN) counts as 0."""
     return np.where(np.isnan(totals), 0.0, totals) + amounts
 
 
 def _median(values: Int64s) -> float:
-    """The median; 0 of none. For few values much cheaper than numpy's, which runs all the time."""
+    """Compute the median, 0 of no values; for few values much cheaper than numpy's."""
     if not len(values):
         return 0.0
     ordered = np.sort(values)
@@ -332,7 +335,7 @@ def _median(values: Int64s) -> float:
 
 
 def _filled(values: Float64s) -> Float64s:
-    """Rows in which NaN is replaced by the last number above it in the column, if any."""
+    """Replace each NaN by the last number above it in its column, if any."""
     rows = np.where(np.isnan(values), 0, np.arange(len(values))[:, np.newaxis])
     filled: Float64s = values[np.maximum.accumulate(rows, axis=0), np.arange(values.shape[1])]
     return filled

@@ -1,4 +1,4 @@
-"""The node now, from the sampler's shared memory; and the cost of chopperd's own processes."""
+"""Live state of the node, from the sampler's shared memory, and cost of chopperd's processes."""
 
 import os
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class LiveNode:
         self._window_end_ns = clock.mono_ns() // WINDOW_NS * WINDOW_NS + WINDOW_NS
 
     def follow(self, reader: RingReader | None) -> None:
-        """Read from this shared memory from now on; None: there is none.
+        """Switch to this shared memory; None if there is none.
 
         Call it before a reader is closed. The same memory in a larger file counts as the same.
         """
@@ -77,7 +77,9 @@ class LiveNode:
     def snapshot(
         self, sampler: SamplerLive, traced: Mapping[str, TracedTotals] | None = None
     ) -> NodeSnapshot:
-        """The node now, without the agent's other parts; call it about once a second.
+        """Read new samples and return the node's state; call it about once a second.
+
+        Also queues drops for the store. The agent's other parts are not in the snapshot.
 
         Args:
             sampler: The sampler process.
@@ -124,7 +126,7 @@ class LiveNode:
             track.follow(reader, slot)
 
     def _tracks_of(self, description: RingDescription) -> list[GpuTrack]:
-        """The track of each slot; GPUs not seen before get one."""
+        """Return the track of each slot; create one for each new GPU."""
         known = merged_gpus([track.info for track in self._tracks], description.gpus)
         for track, info in zip(self._tracks, known, strict=False):
             track.know(info)
@@ -155,7 +157,7 @@ _RESIDENT_PAGES: Final = 24 - 3
 
 
 def process_live(pid: int, clock: Clock) -> ProcessLive | None:
-    """CPU time, memory, files and threads of a process; None if it is gone or a zombie.
+    """Read CPU time, memory, files and threads of a process; None if it is gone or a zombie.
 
     Source: /proc/PID/stat (clock ticks since boot, CLOCK_BOOTTIME; pages), /proc/PID/fd.
     """
@@ -181,7 +183,7 @@ def process_live(pid: int, clock: Clock) -> ProcessLive | None:
 
 @dataclass(slots=True)
 class _Role:
-    """One role and its processes so far."""
+    """The newest process of one role, and CPU time of its earlier ones."""
 
     pid: int | None = None
     earlier_cpu_s: float = 0.0
@@ -189,14 +191,14 @@ class _Role:
 
 
 class ProcessCosts:
-    """The cost of each role's processes; CPU time adds up over replacements."""
+    """Reads the cost of each role's process; CPU time adds up over replaced processes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._roles: dict[str, _Role] = {}
 
     def read(self, pids: Mapping[str, int | None]) -> dict[str, ProcessLive]:
-        """The cost by role, of all roles that ever had a process.
+        """Read the present cost by role, of all roles that ever had a process.
 
         Args:
             pids: The present process of each role; None where there is none.

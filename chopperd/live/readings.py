@@ -1,4 +1,4 @@
-"""One GPU now: its newest values while they are valid, clock residency and compute dies."""
+"""Newest valid values, clock residency and die clocks of one GPU."""
 
 from collections.abc import Mapping
 from math import inf, isnan
@@ -25,7 +25,7 @@ _NEVER_NS: Final = -(2**62)
 
 
 class NewestValues:
-    """The newest value of each field of a GPU with its time.
+    """Stores the newest value of each field of a GPU, with its time.
 
     Args:
         slow_period_ns: Period of the reads that cover all fields.
@@ -38,7 +38,7 @@ class NewestValues:
         self._limited_ns: tuple[int, dict[Cause, int]] = (_NEVER_NS, {})
 
     def take(self, records: Records) -> None:
-        """Take over new records, (n,) of `RECORD`, rising in time."""
+        """Store the newest values in new records, (n,) of `RECORD`, rising in time."""
         if not len(records):
             return
         t_ns = records["t_mono_ns"]
@@ -55,10 +55,10 @@ class NewestValues:
             self._limited_ns = int(t_ns[counted[-1]]), limited_ns
 
     def reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
-        """The values that are still valid; others are None.
+        """Return the newest value of each field; None where it is no longer valid.
 
         Args:
-            now_mono_ns: Now.
+            now_mono_ns: The present time.
             period_ns: The sampler's present period.
         """
         fast_ns = now_mono_ns - fresh_ns(period_ns)
@@ -85,12 +85,12 @@ class NewestValues:
 
 
 def fresh_ns(period_ns: int) -> int:
-    """How long a value that is read once a period is valid."""
+    """Return how long a value that is read once a period is valid, in ns."""
     return max(_FRESH_PERIODS * period_ns, _FRESH_NS)
 
 
 def _causes(bits: int) -> frozenset[Cause] | None:
-    """The causes of a bit set; None if they could not be read."""
+    """Return the causes in a bit set; None if they could not be read."""
     if bits == Cause.UNKNOWN.bit:
         return None
     return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)
@@ -122,7 +122,7 @@ class ClockResidency:
         self._last_mhz: Float64s = np.zeros(0)
 
     def add(self, records: Records, period_ns: int) -> None:
-        """Add new records.
+        """Add the time between new records to the buckets.
 
         Args:
             records: (n,) of `RECORD`, rising in time, later than those before.
@@ -142,7 +142,7 @@ class ClockResidency:
             self._dwelt_s += np.bincount(ends[covered], half_s, minlength=TENTHS + 1)
 
     def seconds(self) -> Mapping[float, float]:
-        """Time in s by the upper edge of each bucket in MHz, rising.
+        """Return the sampled time in s by the upper edge of each bucket in MHz, rising.
 
         Empty without buckets, and while no clock was known for any time.
         """
@@ -162,7 +162,7 @@ class DieClocks:
         self._dies_mhz: Float64s | None = None
 
     def add(self, records: Records) -> None:
-        """Take over new records, (n,) of `RECORD`, rising in time."""
+        """Store the die clocks in new records, (n,) of `RECORD`, rising in time."""
         added_mhz = die_clocks_mhz(records)
         is_reported = ~np.isnan(added_mhz).all(axis=1)
         if not is_reported.any():
@@ -175,7 +175,7 @@ class DieClocks:
         self._t_ns, self._dies_mhz = t_ns[recent], dies_mhz[recent]
 
     def live(self, since_mono_ns: int) -> DiesLive | None:
-        """The dies by the newest record; None where that is older, or has no die clocks."""
+        """Return the dies' state at the newest record with die clocks; None if that is older."""
         if self._dies_mhz is None or self._t_ns[-1] < since_mono_ns:
             return None
         now_mhz = self._dies_mhz[-1]

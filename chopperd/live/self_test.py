@@ -1,4 +1,4 @@
-"""The cost of sampling to a job's marked steps, measured by short blocks without sampling.
+"""Self-test: the cost of sampling to a job's steps, measured by short blocks without sampling.
 
 Only while steps are marked, and for a small share of the time.
 """
@@ -34,7 +34,7 @@ class StepTimeRatio:
 
     Attributes:
         ratio, low, high: 1.02: sampling makes steps 2 % longer.
-        block_count: Blocks that it rests on.
+        block_count: Number of blocks measured.
     """
 
     ratio: float
@@ -50,7 +50,7 @@ def block_log_ratios(
     quiet_end_ns: Int64s,
     settle_ns: int,
 ) -> Float64s:
-    """The log of step time with sampling over without, (b,) float64; NaN where not comparable.
+    """Compute ln(step time with sampling / without) by block, (b,) float64; NaN if not comparable.
 
     Of the block, and of the time as long before and after it, the first `settle_ns` are left out
     (all three alike, so that none is favoured), and steps count that lie within the rest: one that
@@ -61,7 +61,7 @@ def block_log_ratios(
         duration_ns: (n,) int64, > 0; how long it took.
         quiet_start_ns: (b,) int64, when sampling was to stop.
         quiet_end_ns: (b,) int64, when it was to go on.
-        settle_ns: What a switch takes to be carried out and felt.
+        settle_ns: Time after a switch until it has taken effect.
     """
     length_ns = quiet_end_ns - quiet_start_ns
     means = [
@@ -73,11 +73,11 @@ def block_log_ratios(
 
 
 def step_time_ratio(log_ratios: Float64s) -> StepTimeRatio | None:
-    """The ratio over all blocks, (b,) float64 of which NaN is left out; None: too few blocks.
+    """Estimate the ratio over all blocks; None if fewer than `LEAST_BLOCKS` are known.
 
-    The median of all pairwise means (Hodges-Lehmann) with the interval that belongs to the
-    signed-rank test: it asks for no shape but symmetry, and a step that saved a checkpoint or
-    waited for data does not widen it.
+    Of (b,) float64 log ratios, NaN left out, it is the median of all pairwise means
+    (Hodges-Lehmann) with the interval that belongs to the signed-rank test: it asks for no shape
+    but symmetry, and a step that saved a checkpoint or waited for data does not widen it.
 
     Source: J. L. Hodges and E. L. Lehmann, "Estimates of location based on rank tests", Annals of
     Mathematical Statistics 34 (1963); F. Wilcoxon, Biometrics Bulletin 1 (1945).
@@ -99,7 +99,7 @@ def step_time_ratio(log_ratios: Float64s) -> StepTimeRatio | None:
 
 
 def _log_mean(end_ns: Int64s, duration_ns: Int64s, from_ns: Int64s, to_ns: Int64s) -> Float64s:
-    """The log of the mean length of the steps inside each `[from, to)`, (b,); NaN of too few."""
+    """Compute ln of the mean step length in ns within each `[from, to)`, (b,); NaN if too few."""
     first = np.searchsorted(end_ns - duration_ns, from_ns, "left")
     last = np.searchsorted(end_ns, to_ns, "right")
     count = np.maximum(last - first, 0)
@@ -112,7 +112,7 @@ def _log_mean(end_ns: Int64s, duration_ns: Int64s, from_ns: Int64s, to_ns: Int64
 
 
 def _outside_count(count: int) -> int:
-    """How many of the ordered pairwise means lie outside the interval, on either side.
+    """Count the ordered pairwise means that lie outside the interval, on either side.
 
     The rank sum of n differences of either sign is distributed as a sum of those of 1, 2, ... n
     that are drawn with probability 1/2 each; its distribution is worked out exactly.
@@ -159,12 +159,12 @@ class StepMarks(Protocol):
     """A source of marked steps."""
 
     def steps(self, since_mono_ns: int) -> MarkedSteps | None:
-        """Steps that ended since, of the run that has marked longest; None if none does."""
+        """Return steps ended since a time, of the run that has marked longest; None if none."""
         ...
 
 
 class NoStepMarks:
-    """Nothing marks steps."""
+    """A source without any marked steps."""
 
     def steps(self, since_mono_ns: int) -> MarkedSteps | None:  # noqa: ARG002 - as the protocol has it
         """Return None."""
@@ -242,7 +242,7 @@ class SelfTest:
             self._block = None
 
     def live(self) -> SelfTestLive:
-        """The result so far."""
+        """Return the step time ratio found so far, or the reason why there is none."""
         found = self._found
         if found is None:
             return SelfTestLive(block_count=len(self._log_ratios), reason=self._reason)
@@ -254,7 +254,7 @@ class SelfTest:
         )
 
     def _planned(self, now_ns: int) -> _Block | None:
-        """The block of the cycle that begins now; None while there is nothing to compare."""
+        """Plan the block of a cycle that begins now; None, and store why, without steps."""
         steps = self._steps(now_ns - 2 * _LONGEST_NS)
         if steps is None or len(steps.end_mono_ns) < _LEAST_STEPS:
             self._reason = "no steps are marked"
@@ -299,7 +299,7 @@ class SelfTest:
             self._found = step_time_ratio(np.array(self._log_ratios))
 
     def _steps(self, since_ns: int) -> MarkedSteps | None:
-        """The marked steps; the results of another run are dropped."""
+        """Return the steps marked since a time; if another run marks them, discard all results."""
         steps = self._marks.steps(since_ns)
         if steps is not None and steps.run != self._run:
             self._run = steps.run

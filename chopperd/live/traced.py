@@ -1,4 +1,4 @@
-"""Sums over captures by GPU, as counters that never fall."""
+"""Sums of times and losses over captures by GPU, as counters that never fall."""
 
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Mapping
@@ -25,7 +25,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _Traced:
-    """One device of one trace; the trace's capture may change."""
+    """Key of one device of one trace; the trace's capture may change."""
 
     job: str | None
     run: str | None
@@ -35,7 +35,7 @@ class _Traced:
 
 
 class TracedLedger:
-    """Sums of what captures found, by GPU; for any thread.
+    """Sums times and losses over captures, by GPU; for any thread.
 
     A sum over the last 15 minutes would fall when a capture leaves it, and Prometheus reads a
     falling counter as a restart. So all captures are summed, and a GPU's sums are shown only while
@@ -56,7 +56,7 @@ class TracedLedger:
         self._listed_unix_ns: dict[tuple[str, int], int] = {}
 
     def add(self, document: ReportDocument) -> None:
-        """Add the devices of a capture's report that are known GPUs and ended recently."""
+        """Add the devices of a report that are known GPUs and ended in the last 15 minutes."""
         since_ns = self._clock.unix_ns() - RECENT_NS
         with self._lock:
             for row in document.totals:
@@ -71,7 +71,9 @@ class TracedLedger:
     def recent(
         self, processes: Mapping[str, Iterable[GpuProcess] | None] | None = None
     ) -> Mapping[str, TracedTotals]:
-        """The sums by GPU label, of GPUs with a recent capture whose process has not left.
+        """Return sums by GPU label, of GPUs with a recent capture whose process has not left.
+
+        Also stores which processes are on the GPUs now.
 
         Args:
             processes: The processes on each GPU now, by label; None where unknown.
@@ -120,14 +122,14 @@ class TracedLedger:
 
 
 def _pid_of(row: Row, document: ReportDocument) -> int | None:
-    """The process of a row; None if it is not known, or there are several."""
+    """Return the pid of a row's process; None if it is not known, or there are several."""
     key = row.rank, row.device
     pids = {each.pid for each in document.devices if (each.rank, each.device) == key}
     return pids.pop() if len(pids) == 1 else None
 
 
 def _found(row: Row, start_unix_ns: int) -> TracedTotals:
-    """What a report found on one device, without what it does not know."""
+    """Convert a report's row of one device to totals; unknown times are left out."""
     waterfall_ns = asdict(row.waterfall_ns) if row.waterfall_ns else {}
     by_cause_ns = row.dvfs.by_cause_ns or {}
     return TracedTotals(
@@ -141,7 +143,7 @@ def _found(row: Row, start_unix_ns: int) -> TracedTotals:
 
 
 def _sums_s(times_ns: Iterable[tuple[Key, int | None]]) -> dict[Key, float]:
-    """The sums of known times in s, by key."""
+    """Sum times by key, in s; None is left out."""
     sums_ns: dict[Key, int] = {}
     for key, time_ns in times_ns:
         if time_ns is not None:
@@ -162,7 +164,7 @@ def _sum(one: TracedTotals, other: TracedTotals) -> TracedTotals:
 
 
 def _increase(before: TracedTotals, now: TracedTotals) -> TracedTotals:
-    """The increase over what was known before; a decrease counts as none."""
+    """Compute the increase of each sum since it was last counted; a decrease counts as 0."""
     return TracedTotals(
         window_s=_rise(before.window_s, now.window_s),
         lost_s=_rise(before.lost_s, now.lost_s),

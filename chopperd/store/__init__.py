@@ -1,1 +1,1 @@
-"""Files that outlive a process: sample files."""
+"""Files that outlive a process: the store of captures, the flight recorder, sample files."""

@@ -1,4 +1,4 @@
-"""Writing to disk: whole files, even if the writer is killed, and limits of what is stored."""
+"""Writing files whole or by whole pieces, even if the writer is killed; limits of disk use."""
 
 import errno
 import os
@@ -23,19 +23,19 @@ _NS_PER_DAY: Final = 86_400 * NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimits:
-    """How much is retained: bytes of all files, days, and the share of the disk left free."""
+    """Limits of what is stored: bytes of all files, days, and the share of the disk left free."""
 
     max_bytes: int
     max_days: float
     min_free_ratio: float
 
     def oldest_unix_ns(self, now_unix_ns: int) -> int:
-        """What is older than this Unix time is deleted."""
+        """Return the Unix time in ns before which data is deleted."""
         return now_unix_ns - round(self.max_days * _NS_PER_DAY)
 
 
 def missing_bytes(folder: Path, min_free_ratio: float) -> int:
-    """Bytes to free on the disk of a folder until so large a share of it is free; 0 if it is.
+    """Return how many bytes to free until this share of a folder's disk is free; 0 if it is.
 
     Raises:
         OSError: The free space can't be read.
@@ -46,7 +46,7 @@ def missing_bytes(folder: Path, min_free_ratio: float) -> int:
 
 @contextmanager
 def replaced_file(path: Path, *, mode: int = _SHARED) -> Iterator[BinaryIO]:
-    """A new file, open for writing, that replaces `path` in one step at the end.
+    """Open a new file for writing, which replaces `path` in one step at the end.
 
     Args:
         path: The file; what is there stays until then, and if anything fails.
@@ -105,7 +105,7 @@ class AppendFile:
         self.size_bytes += written
 
     def cut(self, size_bytes: int) -> None:
-        """Leave only the first bytes."""
+        """Truncate the file to this size."""
         os.ftruncate(self.fd, size_bytes)
         self.size_bytes = size_bytes
 

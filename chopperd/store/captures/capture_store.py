@@ -32,13 +32,13 @@ from chopperd.store.disk import DiskLimits
 
 logger = logging.getLogger(__name__)
 
-#: The file's log takes at most this part of the limit.
+#: The file's log takes at most the limit divided by this.
 _LOG_PARTS: Final = 8
 #: Memory that a drop takes while it waits to be written.
 _DROP_BYTES: Final = 2048
-#: Deleted in one transaction, whose log has to fit into the log's reserve on a full disk.
+#: Captures deleted in one transaction, whose log has to fit into the log's reserve on a full disk.
 _CAPTURES_AT_ONCE: Final = 16
-#: For size, one of each so many captures at a time, so that few more are deleted than needed.
+#: To save space, one in so many captures is deleted at a time, to delete few more than needed.
 _CAPTURES_FOR_ONE: Final = 64
 _FOR_EVER: Final = 2**63 - 1
 _TRACES_AT_ONCE: Final = 500
@@ -50,7 +50,7 @@ _TARGET_RATIO: Final = 0.95
 
 
 class CaptureStore:
-    """Traces, captures, steps, families and drops in a database file.
+    """Stores traces, captures, steps, families and drops in a database file.
 
     While the disk refuses changes they wait in memory, within a bound; answers come from the file.
     Implements `model.services.StepSource` and `DropSource`. All methods may be called from any
@@ -84,7 +84,7 @@ class CaptureStore:
         Args:
             path: The file; None for memory.
             limits: How much is retained.
-            clock: Of times and of retries.
+            clock: Clock of stored times and of retries.
         """
         database = Database(
             path,
@@ -100,11 +100,11 @@ class CaptureStore:
         self._database.close()
 
     def known(self, trace_id: str) -> TraceEntry | None:
-        """A trace of any owner by its id; None if it never arrived or was deleted."""
+        """Return a trace of any owner by its id; None if it never arrived or was deleted."""
         return self._database.read(lambda db: queries.trace_entry(db, trace_id))
 
     def waiting(self) -> tuple[TraceEntry, ...]:
-        """Queued and spooled traces, oldest first."""
+        """Return the queued and spooled traces, oldest first."""
         return self._database.read(queries.waiting_traces)
 
     def put_trace(self, entry: TraceEntry) -> None:
@@ -137,7 +137,7 @@ class CaptureStore:
         return filed
 
     def take_filed(self) -> tuple[tuple[AnalysedTrace, ...], tuple[Filed, ...]]:
-        """Traces that were filed after they had waited for the disk, and the captures they changed.
+        """Take the traces filed after they waited for the disk, and the captures they changed.
 
         Each is returned once; the traces come without their reports.
         """
@@ -187,17 +187,17 @@ class CaptureStore:
         self._renew()
 
     def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
-        """Drops of the busy clock that match, newest first."""
+        """Return drops of the busy clock that match a query, newest first."""
         return self._database.read(lambda db: rows.found_drops(db, query, limit))
 
     def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
-        """Jobs, newest first."""
+        """Return the jobs that the viewer may see, newest first."""
         return self._database.read(lambda db: queries.job_entries(db, viewer))
 
     def steps(
         self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
     ) -> StepPage:
-        """Step rows that match, newest first.
+        """Return a page of step rows that match a query, newest first.
 
         Raises:
             ValueError: The cursor is not from a page.
@@ -207,33 +207,33 @@ class CaptureStore:
         )
 
     def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
-        """The rows of one step number on all devices, of each job and run that has it."""
+        """Return the rows of one step number on all devices, of each job and run that has it."""
         return self._database.read(lambda db: queries.step_rows(db, step, query, viewer))
 
     def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
-        """Kernels of the captures that hold a step."""
+        """Return the kernels of devices that ran a step, over the captures that hold it."""
         return self._database.read(lambda db: queries.step_kernels(db, step, query, viewer))
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
-        """The report on the newest capture (of a job); None if there is none the viewer may see."""
+        """Return the report on the newest capture (of a job) that the viewer may see, or None."""
         return self._database.read(lambda db: queries.newest_document(db, job, viewer))
 
     def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
-        """Traces, newest first."""
+        """Return the newest traces that the viewer may see, newest first."""
         return self._database.read(lambda db: queries.trace_entries(db, viewer, limit))
 
     def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
-        """One trace; None if there is none the viewer may see."""
+        """Return a trace by its id; None if there is none that the viewer may see."""
         entry = self.known(trace_id)
         return entry if entry is not None and viewer.may_see(entry.owner_uid) else None
 
     def live(self) -> StoreLive:
-        """The store as it was after the last change."""
+        """Return the store's size, counts and problems as of the last change."""
         with self._live_lock:
             return self._live
 
     def prune(self) -> None:
-        """Delete what is too old or too much, and try the disk again where it refused."""
+        """Delete what exceeds the limits of age, size and disk space; retry refused writes."""
         self._queue.flush()
         deleted_count = _prune(self._database, self._limits, self._clock.unix_ns())
         if deleted_count:
@@ -270,7 +270,7 @@ class CaptureStore:
 
 
 def _prune(database: Database, limits: DiskLimits, now_unix_ns: int) -> int:
-    """Delete what is too old or too much, oldest captures first; how many captures.
+    """Delete what exceeds the limits, oldest captures first; return the number of captures.
 
     The newest capture is never deleted for size. Free space goes back to the disk.
     """
@@ -300,7 +300,7 @@ def _is_too_large(database: Database, limits: DiskLimits) -> bool:
 
 
 def _most_bytes(database: Database, limits: DiskLimits) -> int:
-    """How much of the database may be in use; less than now where the disk lacks room."""
+    """Return how many bytes may be in use; less than now where the disk lacks room."""
     if database.file.path is None:
         return min(limits.max_bytes, _MEMORY_BYTES)
     most_bytes = limits.max_bytes
@@ -312,7 +312,10 @@ def _most_bytes(database: Database, limits: DiskLimits) -> int:
 
 
 def _drop_captures(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> int:
-    """Delete the oldest few captures but the newest one, or those from before a time; how many."""
+    """Delete the oldest few captures, or those from before a time; return how many.
+
+    Without a time the newest capture stays.
+    """
     most = _CAPTURES_AT_ONCE
     if before_unix_ns == _FOR_EVER:
         count = db.execute("SELECT count(*) FROM captures").fetchone()[0]
@@ -329,7 +332,7 @@ def _drop_captures(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> i
 
 
 def _drop_traces(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> int:
-    """Delete the oldest finished traces that are in no capture; how many."""
+    """Delete the oldest finished traces that are in no capture; return how many."""
     return db.execute(
         """
         DELETE FROM traces WHERE id IN (

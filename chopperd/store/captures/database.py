@@ -1,4 +1,4 @@
-"""The store's database: a connection to its file, and the changes that wait while it refuses.
+"""The store's database: a connection to its file, and a queue of changes that the disk refused.
 
 Knows nothing of the tables.
 """
@@ -38,7 +38,7 @@ class Database:
     """The store's database, a file or (without a path) memory; all methods from any thread.
 
     Attributes:
-        file: The file; other threads may read what it says of itself.
+        file: The file; other threads may read its properties.
         trouble: Why changes are refused now, for people; None while they are written.
         log_bytes: How large the file's log may stay.
     """
@@ -63,12 +63,12 @@ class Database:
             self._open()
 
     def used_bytes(self) -> int:
-        """Size of the pages in use; 0 if the file can't be read."""
+        """Return the size of the pages in use, in bytes; 0 if the file can't be read."""
         with self._lock:
             return self._attempt(stored_bytes, 0) if self.file.is_open else 0
 
     def missing_bytes(self) -> int:
-        """Bytes to free until the disk has its free share."""
+        """Return how many bytes to free until the disk has its free share; 0 if unknown."""
         if self.file.path is None:
             return 0
         try:
@@ -77,9 +77,9 @@ class Database:
             return 0  # a problem of the folder appears when it is written to
 
     def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a query of one or several statements, between which nothing changes.
+        """Return the result of a query of one or several statements; nothing changes between them.
 
-        While the file can't be read, the store is empty.
+        While the file can't be read, the query sees an empty store.
 
         Raises:
             StoreError: No attempt succeeded.
@@ -95,7 +95,7 @@ class Database:
         raise StoreError("the store can't be read")
 
     def write(self, change: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Make a change in one transaction, durable on return.
+        """Make a change in one transaction, durable on return; return its result.
 
         Raises:
             RefusedError: The disk refuses, or did so less than `RETRY_NS` ago.
@@ -132,7 +132,7 @@ class Database:
             self._retry_mono_ns = self._clock.mono_ns()
 
     def give_back(self, pages: int) -> int:
-        """Return so many free pages of the file to the disk; how many are left."""
+        """Give up to `pages` free pages of the file back to the disk; return how many are left."""
 
         def vacuum(db: sqlite3.Connection) -> int:
             # As a script, since `execute` steps once, and each step frees but one page.
@@ -152,7 +152,7 @@ class Database:
     def _attempt(
         self, action: Callable[[sqlite3.Connection], Result], otherwise: Other
     ) -> Result | Other:
-        """The result of an action; after an error of the database, which is handled, another."""
+        """Return the result of an action; after a database error, handle it, return `otherwise`."""
         try:
             return action(self.file.connection)
         except sqlite3.Error as error:
@@ -232,13 +232,13 @@ _WRITE_BYTES: Final = 1024
 
 
 class WriteQueue:
-    """Writes to a database, in their order, each made at once or when the disk takes it again.
+    """Makes writes to a database in their order, at once or when the disk accepts them again.
 
     A write raises `RefusedError` where the database refuses. All methods may be called from any
     thread.
 
     Args:
-        database: What is written to.
+        database: The database to write to.
         limit_bytes: Memory of waiting writes, beyond which the oldest are dropped.
 
     Attributes:
@@ -257,7 +257,7 @@ class WriteQueue:
 
     @property
     def rows(self) -> int:
-        """Rows that wait to be written."""
+        """Number of rows that wait to be written."""
         with self._lock:
             return self._rows
 
@@ -269,11 +269,11 @@ class WriteQueue:
         rows: int = 1,
         size_bytes: int = 0,
     ) -> Result | None:
-        """Make a write after those that wait; None if it has to wait with them.
+        """Make a write after all waiting ones, return its result; None if it has to wait too.
 
         Args:
             write: Makes the write.
-            later: Makes the write after a wait, if that differs.
+            later: Makes the write after a wait; None: as `write`.
             rows: How many rows it writes.
             size_bytes: Memory that it takes while it waits.
         """
@@ -309,7 +309,7 @@ class WriteQueue:
                 logger.warning("%d writes of the store were not made", len(self._waiting))
 
     def _flush(self) -> bool:
-        """Make the writes that wait; whether none is left."""
+        """Make the writes that wait; return whether none is left."""
         while self._waiting:
             try:
                 self._waiting[0][0]()

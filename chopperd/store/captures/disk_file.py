@@ -98,7 +98,7 @@ class DiskFile:
 
     @property
     def losses(self) -> str | None:
-        """For people: what was lost with unusable files, until these are removed; else None."""
+        """Text on rows lost with unusable files, until these are removed; None without a loss."""
         texts = [text for file, text in self._losses if file.exists()]
         texts += [self._removed] if self._removed else []
         return "; ".join(texts) or None
@@ -114,7 +114,7 @@ class DiskFile:
         return self.is_open and self.path is not None and _identity(self.path) != self._opened
 
     def note_gone(self) -> None:
-        """Report that the file is gone, with its rows."""
+        """Log, and report in `losses`, that the file is gone with its rows."""
         self._removed = (
             f"{self.path} was removed while it was in use, with its rows; restart to acknowledge"
         )
@@ -162,13 +162,13 @@ class DiskFile:
             self._connection = None
 
     def size_bytes(self) -> int:
-        """Size of the file and its log; 0 without one."""
+        """Return the size of the file and its log, in bytes; 0 without a file."""
         if self.path is None:
             return 0
         return _size_bytes(self.path) + self.log_size_bytes()
 
     def log_size_bytes(self) -> int:
-        """Size of the file's log; 0 without one."""
+        """Return the size of the file's log, in bytes; 0 without one."""
         return 0 if self.path is None else _size_bytes(_log_of(self.path))
 
     def _open_checked(self) -> None:
@@ -256,7 +256,7 @@ def _connected(uri: str) -> sqlite3.Connection:
 
 
 def _loss_text(file: Path, reason: str, recovered: int, lost: int | None) -> str:
-    """What a quarantined file cost, and how to acknowledge it."""
+    """Describe how many rows were lost with a quarantined file, and how to acknowledge that."""
     which = "an unknown number" if lost is None else f"{lost:,}"
     return (
         f"the store file could not be used ({reason}): {recovered:,} of its rows were recovered,"

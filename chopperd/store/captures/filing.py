@@ -132,7 +132,7 @@ def file_trace(
 def _placed(
     db: sqlite3.Connection, trace: AnalysedTrace, values: dict[str, object]
 ) -> tuple[Filed, ...]:
-    """File a trace that is in no capture yet."""
+    """File a trace that is in no capture yet; return its capture, then others that changed."""
     (name,) = db.execute("SELECT name FROM traces WHERE id = :trace", values).fetchone()
     members = [
         *_met(db, values),
@@ -160,7 +160,7 @@ def _placed(
 
 
 def _met(db: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
-    """The traces of the captures that a trace overlaps, by capture and arrival."""
+    """Return the traces of the captures that a trace overlaps, by capture and arrival."""
     query = _UNANCHORED if values["begin"] is None else _OVERLAPPING
     return [
         _Member(id=trace, name=name, capture=capture, identity=_identity(identity, *known))
@@ -171,7 +171,7 @@ def _met(db: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
 def _identity(
     body: bytes | None, run: str | None, rank: int | None, begin: int | None, end: int | None
 ) -> RunIdentity:
-    """The identity of a stored trace; from its columns if an earlier version filed it."""
+    """Decode a stored trace's identity; take it from columns if an earlier version filed it."""
     try:
         return _IDENTITIES.decode(body or b"")
     except msgspec.DecodeError:
@@ -189,7 +189,11 @@ def _by_capture(places: Iterable[tuple[str, int | None]]) -> dict[int, set[str]]
 def _targets(
     db: sqlite3.Connection, groups: Sequence[Sequence[_Member]], values: dict[str, object]
 ) -> tuple[dict[str, int], dict[int, str]]:
-    """The capture of each trace, and notes on new ones; a run stays in its oldest capture."""
+    """Choose or create each trace's capture; a run stays in its oldest one.
+
+    Returns:
+        The captures by trace, and notes on new captures.
+    """
     targets: dict[str, int] = {}
     begun: dict[int, str] = {}
     for group in groups:
@@ -208,7 +212,7 @@ def _targets(
 
 
 def _begin(db: sqlite3.Connection, member: _Member, values: dict[str, object]) -> int:
-    """Begin a capture; its id is Unix ms, so that it clashes with no salvaged one."""
+    """Create a capture, return its id: Unix ms, so that it clashes with no salvaged one."""
     last = db.execute("SELECT max(id) FROM captures").fetchone()[0]
     capture = max(int(str(values["now"])) // NS_PER_MS, (last or 0) + 1)
     db.execute(_BEGIN, {**values, "capture": capture, "run": member.identity.run})
@@ -239,7 +243,7 @@ def _put(db: sqlite3.Connection, values: dict[str, object]) -> None:
 
 
 def _conflicts(groups: Sequence[Sequence[_Member]], targets: Mapping[str, int]) -> dict[int, str]:
-    """Notes on captures with a rank that another run of that time also has."""
+    """Make notes, by capture, on ranks that another run of that time also has."""
     found: dict[int, str] = {}
     nameless = [[each for each in group if each.identity.run is None] for group in groups]
     for one, other in combinations(nameless, 2):
@@ -256,13 +260,13 @@ def _conflicts(groups: Sequence[Sequence[_Member]], targets: Mapping[str, int]) 
 
 
 def _note(db: sqlite3.Connection, notes: Mapping[int, str]) -> set[int]:
-    """Add notes to captures without one; the captures changed."""
+    """Add notes to captures that have none; return the captures changed."""
     sql = "UPDATE captures SET note = ? WHERE id = ? AND note IS NULL"
     return {capture for capture, note in notes.items() if db.execute(sql, (note, capture)).rowcount}
 
 
 def _named(db: sqlite3.Connection, groups: Sequence[set[int]]) -> set[int]:
-    """Name the nameless runs of a job where several overlap; the captures that changed."""
+    """Name the nameless runs of a job where several overlap; return the captures changed."""
     read = db.execute
     known = {
         capture: read("SELECT run FROM captures WHERE id = ?", (capture,)).fetchone()[0]
@@ -286,13 +290,13 @@ def _named(db: sqlite3.Connection, groups: Sequence[set[int]]) -> set[int]:
 
 
 def filed_captures(db: sqlite3.Connection, captures: Iterable[int]) -> tuple[Filed, ...]:
-    """Those of several captures that still exist, each with its reports."""
+    """Read the captures with these ids that still exist, each with its reports."""
     found = (db.execute("SELECT id FROM captures WHERE id = ?", (each,)) for each in captures)
     return tuple(_filed(db, capture) for (capture,) in chain.from_iterable(found))
 
 
 def _filed(db: sqlite3.Connection, capture: int) -> Filed:
-    """A capture, with its traces and reports in order of arrival."""
+    """Read a capture, with its traces and reports in order of arrival."""
     job, run, begin_unix_ns, end_unix_ns, note = db.execute(
         "SELECT job, run, begin_unix_ns, end_unix_ns, note FROM captures WHERE id = ?", (capture,)
     ).fetchone()

@@ -18,7 +18,7 @@ import msgspec
 from chopperd.model.captures import GpuDrop, TraceState
 from chopperd.store.captures.schema import COMMON_OWNER, DamagedError, check_ours, version_of
 
-#: The database itself last: a kill in between leaves it in its place.
+#: Suffixes of the files to rename; the database itself last: a kill before leaves it in place.
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
 _QUARANTINED: Final = re.compile(r"\.(damaged|newer)-[0-9]+")
 #: Tables in the order of copying: what others refer to comes first.
@@ -53,7 +53,7 @@ _STEP_COUNTS: Final = """
 
 
 def quarantine(path: Path, why: str) -> Path:
-    """Rename a database and what belongs to it to the first free `<name>.<why>-<n>`.
+    """Rename a database and its side files to the first free `<name>.<why>-<n>`; return that.
 
     Raises:
         OSError: It can't be renamed.
@@ -71,7 +71,7 @@ def quarantine(path: Path, why: str) -> Path:
 
 
 def quarantined(path: Path) -> list[Path]:
-    """The files that `quarantine` renamed and that still exist, lowest number first.
+    """List the files that `quarantine` renamed and that still exist, lowest number first.
 
     Raises:
         OSError: The folder can't be read.
@@ -136,7 +136,7 @@ def _tables_of(connection: sqlite3.Connection, version: int) -> list[str]:
 def _copy(
     connection: sqlite3.Connection, table: str, known: Sequence[int], target: sqlite3.Connection
 ) -> int:
-    """Copy a table's readable rows; how many were readable."""
+    """Copy a table's readable rows; return how many were readable."""
     theirs = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
     ours = {name for _, name, *_ in target.execute(f"PRAGMA table_info({table})")}
     names = [name for name in theirs if name in ours]
@@ -154,7 +154,7 @@ def _copy(
 def _readable_rows(
     connection: sqlite3.Connection, table: str, names: Sequence[str], known: Sequence[int]
 ) -> Iterator[tuple[object, ...]]:
-    """Rows by rising rowid; after an unreadable one reading resumes at the next readable one."""
+    """Yield rows by rising rowid; after an unreadable one resume at the next readable one."""
     query = (
         f"SELECT rowid, {', '.join(names)} FROM {table} NOT INDEXED"
         " WHERE rowid >= ? ORDER BY rowid LIMIT ?"
@@ -180,7 +180,7 @@ def _readable_rows(
 def _next_readable(
     connection: sqlite3.Connection, table: str, unreadable: int, known: Sequence[int]
 ) -> int | None:
-    """The rowid to read from after the first row at or after `unreadable`; None at the end."""
+    """Return the next readable rowid after the row at or after `unreadable`; None at the end."""
     query = f"SELECT rowid FROM {table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT 1"
     for candidate in _candidates(unreadable, known):
         try:
@@ -192,7 +192,7 @@ def _next_readable(
 
 
 def _candidates(unreadable: int, known: Sequence[int]) -> Iterator[int]:
-    """Rowids at which reading may resume: those in an index, then ones further and further on."""
+    """Yield rowids at which to resume: those in an index, then ones further and further on."""
     first = bisect_right(known, unreadable - 1) + 1
     yield from known[first:]
     begin = max(unreadable, known[-1] if known else 0)
@@ -204,7 +204,7 @@ def _candidates(unreadable: int, known: Sequence[int]) -> Iterator[int]:
 
 
 def _known_rowids(connection: sqlite3.Connection, table: str) -> tuple[list[int], bool]:
-    """Sorted rowids that a table's best index names, and whether it names all of them."""
+    """Read the rowids in a table's best index; return them sorted, and whether they are all."""
     best: list[int] = []
     for query in _rowid_queries(connection, table):
         rowids: list[int] = []
@@ -242,7 +242,7 @@ def _is_sound(table: str, row: dict[str, object]) -> bool:
 
 
 def _without_orphans(target: sqlite3.Connection) -> int:
-    """Delete rows of captures that no row describes; how many there were."""
+    """Delete rows whose capture has no row in `captures`; return how many there were."""
     tables = ("reports", "documents", "steps", "totals")
     statements = (
         f"DELETE FROM {table} WHERE capture NOT IN (SELECT id FROM captures)" for table in tables

@@ -40,12 +40,12 @@ _REFUSAL: Final = "the cursor is none that a page of steps gave"
 
 
 def cursor_of(key: Sequence[int]) -> str:
-    """The cursor of the page after a row's key."""
+    """Encode a row's key as the cursor of the page after that row."""
     return urlsafe_b64encode(msgspec.msgpack.encode(tuple(key))).decode().rstrip("=")
 
 
 def key_of(cursor: str) -> Key:
-    """The row's key in a cursor.
+    """Decode the row's key in a cursor.
 
     Raises:
         ValueError: The cursor is not from `cursor_of`.
@@ -60,7 +60,7 @@ def key_of(cursor: str) -> Key:
 
 
 class Conditions:
-    """Conditions of a query, to begin with that the viewer may see a row, and their values."""
+    """A WHERE clause and its values; the first condition is that the viewer may see a row."""
 
     def __init__(self, viewer: Viewer) -> None:
         self._parts: list[str] = []
@@ -69,12 +69,12 @@ class Conditions:
             self.add("owner_uid = ?", viewer.uid)
 
     def add(self, sql: str, *values: object) -> None:
-        """Restrict further."""
+        """Add a condition in SQL, with the values of its placeholders."""
         self._parts.append(sql)
         self.values.extend(values)
 
     def among(self, column: str, values: Iterable[int]) -> None:
-        """Restrict to rows with one of several values."""
+        """Add the condition that a column has one of several values."""
         listed = f"[{','.join(map(str, values))}]"
         self.add(f"{column} IN (SELECT value FROM json_each(?))", listed)
 
@@ -87,7 +87,7 @@ class Conditions:
 def step_page(
     connection: sqlite3.Connection, query: StepQuery, viewer: Viewer, limit: int, cursor: str | None
 ) -> StepPage:
-    """Rows that match, newest first, after the cursor's row.
+    """Return a page of step rows that match, newest first, after the cursor's row.
 
     Raises:
         ValueError: The cursor is not from a page.
@@ -111,10 +111,10 @@ def step_page(
 def step_rows(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> tuple[Row, ...]:
-    """Rows of one step on all devices, by job, run, rank and device.
+    """Return the rows of one step on all devices, by job, run, rank and device.
 
-    Its ranks may have come in several captures. Where two captures hold it for the same rank and
-    device, the step ran twice, and only the newer run of it is returned, whole.
+    Ranks of a step may have come in several captures. Where two captures hold it for the same rank
+    and device, the step ran twice, and only the newer run of it is returned, whole.
     """
     found = _step_bodies(connection, step, query, viewer)
     return tuple(_rows(body for *_, body in found))
@@ -123,7 +123,7 @@ def step_rows(
 def step_kernels(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> tuple[DeviceKernels, ...]:
-    """Kernels of the devices that ran a step, over the captures that hold it."""
+    """Return the kernels of devices that ran a step, over the captures that hold it."""
     wanted = {key[:3] for key in _step_bodies(connection, step, query, viewer)}
     where = Conditions(viewer)
     where.among("capture", {capture for capture, _, _ in wanted})
@@ -153,7 +153,7 @@ def step_kernels(
 def newest_document(
     connection: sqlite3.Connection, job: str | None, viewer: Viewer
 ) -> ReportDocument | None:
-    """The document of the newest capture that has one, all of whose traces may be seen."""
+    """Return the newest capture's document, of those all of whose traces may be seen, or None."""
     where = Conditions(viewer)
     if job is not None:
         where.add("job = ?", job)
@@ -166,7 +166,7 @@ def newest_document(
 
 
 def job_entries(connection: sqlite3.Connection, viewer: Viewer) -> tuple[JobEntry, ...]:
-    """Jobs that traces came from, newest first."""
+    """Return the jobs of the traces that the viewer may see, newest first."""
     where = Conditions(viewer)
     found = connection.execute(
         f"""
@@ -184,7 +184,7 @@ def job_entries(connection: sqlite3.Connection, viewer: Viewer) -> tuple[JobEntr
 def trace_entries(
     connection: sqlite3.Connection, viewer: Viewer, limit: int
 ) -> tuple[TraceEntry, ...]:
-    """Traces, newest first."""
+    """Return the newest traces that the viewer may see, newest first."""
     where = Conditions(viewer)
     found = connection.execute(
         f"{FIND_TRACES}{where.sql} ORDER BY received_unix_ns DESC, id DESC LIMIT ?",
@@ -194,13 +194,13 @@ def trace_entries(
 
 
 def trace_entry(connection: sqlite3.Connection, trace_id: str) -> TraceEntry | None:
-    """One trace of any owner."""
+    """Return a trace of any owner by its id; None if there is none."""
     found = connection.execute(f"{FIND_TRACES} WHERE id = ?", (trace_id,)).fetchone()
     return None if found is None else trace_of(found)
 
 
 def waiting_traces(connection: sqlite3.Connection) -> tuple[TraceEntry, ...]:
-    """Traces that are still to be analysed, oldest first."""
+    """Return the traces that are still to be analysed, oldest first."""
     found = connection.execute(
         f"{FIND_TRACES} WHERE state IN (?, ?) ORDER BY received_unix_ns, id",
         (TraceState.QUEUED.value, TraceState.SPOOLED.value),
@@ -209,7 +209,7 @@ def waiting_traces(connection: sqlite3.Connection) -> tuple[TraceEntry, ...]:
 
 
 def counts(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many step rows and traces there are."""
+    """Return the numbers of step rows and of traces."""
     steps, traces = connection.execute(
         "SELECT (SELECT COALESCE(sum(step_count), 0) FROM captures), (SELECT count(*) FROM traces)"
     ).fetchone()
@@ -231,7 +231,7 @@ def _matching(query: StepQuery, viewer: Viewer) -> Conditions:
 def _captures_of(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> list[int]:
-    """The captures to read a step from, for each job, run and owner; see `step_rows`."""
+    """Choose the captures to read a step from, for each job, run and owner; see `step_rows`."""
     where = _matching(query, viewer)
     where.add("step = ?", step)
     found = connection.execute(
@@ -254,7 +254,7 @@ def _captures_of(
 def _step_bodies(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> Iterator[tuple[int, int, int, bytes]]:
-    """Capture, rank, device and body of a step's rows, in the captures of `_captures_of`."""
+    """Yield capture, rank, device and body of a step's rows in the captures of `_captures_of`."""
     where = _matching(query, viewer)
     where.add("+step = ?", step)
     where.among("capture", _captures_of(connection, step, query, viewer))

@@ -1,4 +1,4 @@
-"""Rows as stored: traces; a capture's document, steps and totals; reports; drops."""
+"""Conversion to and from stored rows: traces; a capture's document, steps and totals; drops."""
 
 import logging
 import sqlite3
@@ -55,31 +55,34 @@ _DROPS: Final = msgspec.msgpack.Decoder(GpuDrop)
 
 
 def put_trace(db: sqlite3.Connection, entry: TraceEntry) -> bool:
-    """Store a trace or its new state, not an unknown job, rank or run; whether it is new."""
+    """Store a trace or its new state; return whether it is new.
+
+    An unknown job, rank or run does not replace a known one.
+    """
     is_new = db.execute("SELECT 1 FROM traces WHERE id = ?", (entry.id,)).fetchone() is None
     db.execute(_PUT_TRACE, [getattr(entry, name) for name in _OF_TRACE])
     return is_new
 
 
 def trace_of(row: Sequence[object]) -> TraceEntry:
-    """The trace in a row of `FIND_TRACES`."""
+    """Convert a row of `FIND_TRACES` to a trace."""
     values = dict(zip(_TRACE_COLUMNS, row, strict=True))
     values["state"] = TraceState(str(values["state"]))
     return TraceEntry(**values)  # type: ignore[arg-type]
 
 
 def packed(value: Row | ReportDocument) -> bytes:
-    """A row or document as stored."""
+    """Encode a row or document for the store, as compressed JSON."""
     return zlib.compress(_ENCODER.encode(value), _LEVEL)
 
 
 def row_of(body: bytes) -> Row | None:
-    """A stored row; None, which is logged, if this version can't read it."""
+    """Decode a stored row; None, which is logged, if this version can't read it."""
     return _unpacked(body, _ROWS, "row")
 
 
 def document_of(body: bytes) -> ReportDocument | None:
-    """A stored document; None, which is logged, if this version can't read it."""
+    """Decode a stored document; None, which is logged, if this version can't read it."""
     return _unpacked(body, _DOCUMENTS, "document")
 
 
@@ -94,7 +97,7 @@ def _unpacked(body: bytes, decoder: msgspec.json.Decoder[Stored], what: str) -> 
 def write_document(
     db: sqlite3.Connection, capture_id: int, document: ReportDocument, body: bytes
 ) -> int:
-    """Replace a capture's rows by those of its document; how many more steps it has now.
+    """Replace a capture's rows by those of its document; return how many steps it gained.
 
     Raises:
         LookupError: There is no such capture.
@@ -135,7 +138,7 @@ def write_document(
 
 
 def _ordered(number: int | None) -> int:
-    """A number as rows are ordered by it."""
+    """Return a number to order rows by; -1 if it is unknown."""
     return _UNKNOWN if number is None else number
 
 
@@ -149,7 +152,7 @@ def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:
 
 
 def interrupt_open(db: sqlite3.Connection) -> None:
-    """End open drops at the last time that they were seen."""
+    """Mark open drops as interrupted, with the last time that they were seen as their end."""
     found = db.execute("SELECT body FROM drops WHERE end_unix_ns IS NULL").fetchall()
     put_drops(db, [_interrupted(_DROPS.decode(body)) for (body,) in found])
 
@@ -160,7 +163,7 @@ def _interrupted(drop: GpuDrop) -> GpuDrop:
 
 
 def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[GpuDrop, ...]:
-    """The drops that match, newest first."""
+    """Return the drops that match a query, newest first."""
     found = db.execute(
         """
         SELECT body FROM drops
@@ -175,7 +178,7 @@ def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[G
 
 
 def prune_drops(db: sqlite3.Connection, oldest_unix_ns: int, most: int = MAX_DROPS) -> int:
-    """Delete drops that began before a time, and the oldest beyond a count; how many."""
+    """Delete drops that began before a time, and the oldest beyond a count; return how many."""
     return db.execute(
         """
         DELETE FROM drops WHERE begin_unix_ns < MAX(:oldest, COALESCE((

@@ -113,12 +113,12 @@ class NewerError(UnusableFileError):
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """The version of a database: how many migrations it has had."""
+    """Return the version of a database: how many migrations it has had."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def stored_bytes(db: sqlite3.Connection) -> int:
-    """Size of a database's pages in use."""
+    """Return the size of a database's pages in use, in bytes."""
     pages, free, size_bytes = (
         int(db.execute(f"PRAGMA {name}").fetchone()[0])
         for name in ("page_count", "freelist_count", "page_size")
@@ -127,7 +127,7 @@ def stored_bytes(db: sqlite3.Connection) -> int:
 
 
 def migrate(db: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
-    """Bring a database, in autocommit mode, up to the newest version, one transaction each."""
+    """Apply the missing migrations to a database in autocommit mode, one transaction each."""
     for version in range(version_of(db), len(migrations)):
         db.execute("BEGIN")
         try:

@@ -1,4 +1,4 @@
-"""Self-contained chunks of a node's samples, as bytes and back."""
+"""Self-contained chunks of a node's samples, encoded as bytes and decoded."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,11 +70,11 @@ class SampleChunk:
 
     @property
     def row_count(self) -> int:
-        """How many samples it holds."""
+        """Number of samples in the chunk."""
         return sum(map(len, self.records.values()))
 
     def span_ns(self) -> tuple[int, int]:
-        """Unix times of its first and last sample; the present by its triples if it has none."""
+        """Return Unix times in ns of the first and last sample; the last triple's without any."""
         times = [records["t_mono_ns"] for records in self.records.values() if len(records)]
         if not times:
             last_ns = self.triples[-1].unix_ns if self.triples else 0
@@ -96,15 +96,15 @@ class _Payload(msgspec.Struct, array_like=True):
 
 
 def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
-    """A copy with times and call lengths in whole us, as they are stored.
+    """Copy records with times and call lengths rounded to whole us, as they are stored.
 
     A time is known to half the length of its driver call, some 10 us and more, so rounding it to
     the nearest us costs nothing; call lengths are rounded up, so that no time seems better known
-    than it is. Of samples within one us the first is kept, and times rise strictly.
+    than it is. Of samples within one us only the first stays: times rise strictly.
 
     Args:
         records: (n,) of `RECORD`.
-        after_mono_ns: All are later than this.
+        after_mono_ns: Records up to this time are left out.
     """
     t_ns = (records["t_mono_ns"] + NS_PER_US // 2) // NS_PER_US * NS_PER_US
     passed_ns = np.maximum.accumulate(np.concatenate([[after_mono_ns], t_ns]))
@@ -115,7 +115,7 @@ def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
 
 
 def merged(chunks: Sequence[SampleChunk]) -> SampleChunk:
-    """Chunks of one origin, in order of time, as one."""
+    """Merge chunks of one origin, in order of time, into one."""
     slots = sorted({slot for chunk in chunks for slot in chunk.records})
     return SampleChunk(
         origin=chunks[0].origin,
@@ -129,13 +129,13 @@ def merged(chunks: Sequence[SampleChunk]) -> SampleChunk:
 
 
 def rising_triples(chunks: Iterable[SampleChunk]) -> tuple[TimeTriple, ...]:
-    """The clock triples of several chunks, each once, rising."""
+    """Return the clock triples of several chunks, each once, rising in time."""
     by_time = {triple.mono_ns: triple for chunk in chunks for triple in chunk.triples}
     return tuple(by_time[mono_ns] for mono_ns in sorted(by_time))
 
 
 def joined(parts: Collection[Records]) -> Records:
-    """Records one after the other; `np.concatenate` compares the types of all fields each time."""
+    """Concatenate records; `np.concatenate` would compare the types of all fields each time."""
     rows: Records = np.empty(sum(map(len, parts)), RECORD)
     begin = 0
     for part in parts:
@@ -145,7 +145,7 @@ def joined(parts: Collection[Records]) -> Records:
 
 
 def encoded_chunk(chunk: SampleChunk, *, quick: bool = False) -> bytes:
-    """The chunk as bytes: made quickly, or as few as possible."""
+    """Encode a chunk as bytes: quickly, or as few bytes as possible."""
     rows = joined(chunk.records.values())
     payload = _Payload(
         origin=compressed(msgspec.msgpack.encode(chunk.origin)),
@@ -160,7 +160,7 @@ def encoded_chunk(chunk: SampleChunk, *, quick: bool = False) -> bytes:
 
 
 def decoded_chunk(data: bytes) -> SampleChunk:
-    """The chunk from the bytes of `encoded_chunk`.
+    """Decode a chunk from the bytes of `encoded_chunk`.
 
     Raises:
         StoreError: The bytes are damaged.
@@ -199,14 +199,14 @@ def _period_ns(origin: Origin) -> int:
 
 
 def _table(rows: Records) -> bytes:
-    """The records as a compressed .npy file."""
+    """Encode records as a compressed .npy file."""
     file = BytesIO()
     np.save(file, rows, allow_pickle=False)
     return compressed(file.getvalue())
 
 
 def _rows_of_table(data: bytes) -> Records:
-    """The records of `_table`, without fields that another version laid out differently."""
+    """Decode records from `_table`, without fields that another version laid out differently."""
     table = np.load(BytesIO(expanded(data)), allow_pickle=False)
     if table.dtype == RECORD:
         rows: Records = table
@@ -222,7 +222,7 @@ def _rows_of_table(data: bytes) -> Records:
 
 
 def _columns(rows: Records, period_ns: int) -> dict[str, Column]:
-    """The columns of records by their stored names.
+    """Split records into columns by their stored names.
 
     Reads fall at random points of their periods: the time is stored as the number of the period,
     which rises by ones, and the time within it, which alone can't be predicted.
@@ -243,7 +243,7 @@ def _columns(rows: Records, period_ns: int) -> dict[str, Column]:
 
 
 def _rows(columns: Mapping[str, Column], period_ns: int) -> Records:
-    """The records of stored columns; without its column a value was not reported."""
+    """Build records from stored columns; NaN for values that have no column."""
     rows: Records = np.zeros(len(columns["period"]), RECORD)
     rows["t_mono_ns"] = columns["period"] * period_ns + columns["within_period_ns"]
     rows["span_ns"] = columns["span_ns"]
@@ -257,7 +257,7 @@ def _rows(columns: Mapping[str, Column], period_ns: int) -> Records:
 
 
 def _triple_columns(triples: Sequence[TimeTriple]) -> dict[str, Column]:
-    """The clocks by their distance from MONOTONIC, which hardly changes."""
+    """Convert triples to columns: MONOTONIC, and how far the other clocks are from it, in ns."""
     table = np.array(
         [(t.mono_ns, t.unix_ns - t.mono_ns, t.boot_ns - t.mono_ns) for t in triples], np.int64
     ).reshape(-1, 3)
@@ -265,7 +265,10 @@ def _triple_columns(triples: Sequence[TimeTriple]) -> dict[str, Column]:
 
 
 def die_columns(rows: Records) -> dict[str, Column]:
-    """A column for each die that has a clock in (n,) of `RECORD`; NaN where it has none."""
+    """Make a column for each die with clocks in (n,) of `RECORD`: MHz above the sample's own.
+
+    NaN where the die has no clock.
+    """
     clocks_mhz = rows["die_clocks_mhz"]
     is_there = clocks_mhz != NO_DIE
     if not is_there.any():
@@ -289,5 +292,5 @@ def _put_dies(rows: Records, columns: Mapping[str, Column]) -> None:
 
 
 def _own_mhz(clock_mhz: Float64s) -> Int64s:
-    """The sample's own clock in whole MHz; 0 where it is not known."""
+    """Round the samples' own clocks to whole MHz; 0 where unknown."""
     return np.rint(np.nan_to_num(clock_mhz)).astype(np.int64)

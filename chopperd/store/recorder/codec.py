@@ -36,7 +36,7 @@ _BROKEN: Final = cast("type[Exception]", isal_zlib.error)
 
 
 def compressed(data: bytes) -> bytes:
-    """Data compressed by deflate."""
+    """Compress data by deflate."""
     small: bytes = isal_zlib.compress(data, _LEVEL)
     return small
 
@@ -76,7 +76,7 @@ class _Head(msgspec.Struct, array_like=True):
 
 
 def encoded_columns(columns: Mapping[str, Column]) -> bytes:
-    """The columns, each (n,) int64 or float64, as compressed bytes; all NaN are one NaN."""
+    """Encode columns, each (n,) int64 or float64, as compressed bytes; all NaN become one NaN."""
     masks: dict[bytes, int] = {}
     codings: list[_Coding] = []
     parts: list[bytes] = []
@@ -91,7 +91,7 @@ def encoded_columns(columns: Mapping[str, Column]) -> bytes:
 
 
 def decoded_columns(data: bytes) -> dict[str, Column]:
-    """The columns from the bytes of `encoded_columns`, in their order.
+    """Decode the columns from the bytes of `encoded_columns`, in their order.
 
     Raises:
         StoreError: The bytes are damaged.
@@ -119,7 +119,7 @@ def decoded_columns(data: bytes) -> dict[str, Column]:
 
 
 def _coded(name: str, column: Column, masks: dict[bytes, int]) -> tuple[_Coding, _Words]:
-    """How a column is coded, and its numbers; a mask of NaN that is new joins the others."""
+    """Code a column; return how, and its numbers. A new mask of NaN is added to `masks`."""
     gaps, scale, is_float = _NO_GAPS, 1, column.dtype == np.float64
     if is_float:
         known = ~np.isnan(column)
@@ -144,7 +144,7 @@ def _coded(name: str, column: Column, masks: dict[bytes, int]) -> tuple[_Coding,
 
 
 def _whole_numbers(values: Float64s) -> tuple[Int64s, int]:
-    """Whole numbers and what they were multiplied by; the bits where no scale gives all exactly."""
+    """Scale values to whole numbers; return these and the scale, or the bits if none is exact."""
     largest = float(np.abs(values).max(initial=0.0))
     for scale in _SCALES:
         if not largest * scale < _LARGEST_WHOLE:
@@ -156,8 +156,9 @@ def _whole_numbers(values: Float64s) -> tuple[Int64s, int]:
 
 
 def _offsets(whole: Int64s) -> tuple[int, int, bool, _Words]:
-    """First number, common factor, whether differences, and the numbers themselves.
+    """Convert numbers to differences or offsets from the least, whichever need fewer bits.
 
+    Returns the first or least number, the common factor, whether differences, and the numbers.
     Differences and offsets wrap around 2^64 where they must, and wrap back when they are undone.
     """
     if not len(whole):
@@ -176,17 +177,17 @@ def _offsets(whole: Int64s) -> tuple[int, int, bool, _Words]:
 
 
 def _cost(numbers: _Words) -> float:
-    """Roughly how many bits the numbers need."""
+    """Estimate how many bits the numbers need."""
     return float(np.log2(numbers.astype(np.float64) + 1.0).sum())
 
 
 def _planes(numbers: _Words, width: int) -> bytes:
-    """The lowest byte of all numbers, then the second of all, and so on."""
+    """Split numbers into byte planes: the lowest byte of all, then the second, and so on."""
     return numbers.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].T.tobytes()
 
 
 def _numbers(planes: npt.NDArray[np.uint8], count: int) -> _Words:
-    """The numbers from their planes."""
+    """Join byte planes, as from `_planes`, into `count` numbers."""
     table = np.zeros((count, 8), np.uint8)
     if len(planes):
         table[:, : len(planes) // count] = planes.reshape(-1, count).T

@@ -45,7 +45,7 @@ class SampleFile:
 
 
 def sample_paths(folder: Path) -> list[Path]:
-    """The files of samples, oldest first.
+    """List the files of samples in a folder, oldest first.
 
     Raises:
         OSError: The folder can't be read.
@@ -76,7 +76,7 @@ class SampleFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files, in bytes."""
         return sum(file.size_bytes for file in self._files)
 
     @property
@@ -136,7 +136,7 @@ class SampleFiles:
             self._open = None
 
     def _allowed_bytes(self, other_bytes: int) -> int:
-        """Largest size by the disk's free share: where that is missing, the present size."""
+        """Return the size limit; while the disk lacks free space, the size when that began."""
         if not missing_bytes(self._folder, self._limits.min_free_ratio):
             self._ceiling_bytes = None
             return self._limits.max_bytes
@@ -194,7 +194,7 @@ class SampleFiles:
 
 
 def _read_file(path: Path) -> SampleFile:
-    """A file as it is on disk; one that can't be read holds nothing."""
+    """Read the size and times of a file on disk; one that can't be read has no times."""
     found = SampleFile(path=path)
     with suppress(OSError):
         found.size_bytes = path.stat().st_size
@@ -207,7 +207,7 @@ def _read_file(path: Path) -> SampleFile:
 
 
 def _opened_whole(path: Path) -> tuple[AppendFile, Scan]:
-    """A file open for appending, without an incomplete last frame, and what it holds."""
+    """Open a file for appending, cut off an incomplete last frame; return it and its frames."""
     file = AppendFile(path)
     try:
         scan = scanned(file.fd)
@@ -231,11 +231,11 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Size of the file, in bytes."""
         return self._file.size_bytes
 
     def left_over(self) -> tuple[list[SampleChunk], int]:
-        """The chunks that it held when opened, and how many more are damaged."""
+        """Read the chunks in the journal when it was opened; also count those that are damaged."""
         chunks, damaged_count = [], len(self._scan.damaged_offsets)
         for frame in self._scan.frames:
             try:
@@ -245,7 +245,7 @@ class Journal:
         return chunks, damaged_count
 
     def append(self, frame: bytes) -> None:
-        """Add a frame."""
+        """Add a frame; if the file is spoiled, begin an empty journal first."""
         if self._file.spoiled:
             self.replace()
         self._file.append(frame)
@@ -270,7 +270,7 @@ class Journal:
 
 
 def chunk_frame(chunk: SampleChunk, *, quick: bool) -> tuple[bytes, tuple[int, int]]:
-    """A chunk as a frame, made quickly or small, and its first and last Unix time."""
+    """Encode a chunk as a frame, quickly or small; return it and its first and last Unix time."""
     span_ns = chunk.span_ns()
     payload = encoded_chunk(chunk, quick=quick)
     return encoded_frame(FrameKind.SAMPLES, payload, span_ns), span_ns

@@ -21,7 +21,7 @@ HEADER_BYTES: Final = _FIELDS.size + _CHECK.size
 
 
 class FrameKind(IntEnum):
-    """What a frame holds: samples, or nothing: it ends a file, and its times are the file's."""
+    """Kind of a frame: samples, or an empty last frame with the first and last time of the file."""
 
     SAMPLES = 1
     END = 2
@@ -42,7 +42,7 @@ class Frame:
 
     @property
     def end(self) -> int:
-        """Where the frame ends."""
+        """Offset in the file at which the frame ends."""
         return self.offset + self.payload_bytes
 
 
@@ -67,14 +67,14 @@ class Scan:
 
 
 def encoded_frame(kind: FrameKind, payload: bytes, span_ns: tuple[int, int]) -> bytes:
-    """A frame as the bytes of a file."""
+    """Encode a frame as the bytes of a file."""
     check = zlib.crc32(payload)
     fields = _FIELDS.pack(_MAGIC, _VERSION, kind, len(payload), check, *span_ns)
     return b"".join((fields, _CHECK.pack(zlib.crc32(fields)), payload))
 
 
 def scanned(fd: int) -> Scan:
-    """The frames of a file, also while it is being written."""
+    """Find the frames of a file, also while it is being written."""
     size = os.fstat(fd).st_size
     frames: list[Frame] = []
     damaged: list[int] = []
@@ -100,19 +100,19 @@ def scanned(fd: int) -> Scan:
 
 
 def file_span_ns(fd: int) -> tuple[int, int] | None:
-    """First and last time in a file, which is scanned if it has not ended; None if it is empty."""
+    """Read the first and last Unix time in a file, scanned if it has not ended; None if empty."""
     last = _frame_at(fd, max(os.fstat(fd).st_size - HEADER_BYTES, 0))
     return last.span_ns if last and last.kind == FrameKind.END else scanned(fd).span_ns
 
 
 def read_payload(fd: int, frame: Frame) -> bytes | None:
-    """The payload of a frame; None if it is damaged."""
+    """Read the payload of a frame; None if it is damaged."""
     data = os.pread(fd, frame.payload_bytes, frame.offset)
     return data if zlib.crc32(data) == frame.check else None
 
 
 def _frame_at(fd: int, position: int) -> Frame | None:
-    """The frame whose header begins at an offset; None if there is none."""
+    """Read the frame whose header begins at an offset; None if there is none."""
     data = os.pread(fd, HEADER_BYTES, position)
     if len(data) < HEADER_BYTES or not data.startswith(_MAGIC):
         return None
@@ -129,7 +129,7 @@ def _frame_at(fd: int, position: int) -> Frame | None:
 
 
 def _next_header(fd: int, position: int, size: int) -> int:
-    """Offset of the next header at or after a position; the file's size if there is none."""
+    """Find the offset of the next header at or after a position; the file's size if none."""
     data = os.pread(fd, size - position, position)
     found = data.find(_MAGIC)
     while found >= 0:

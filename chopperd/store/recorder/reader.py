@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 
 
 class ChunkFiles:
-    """Chunks in a recorder's folder that may hold samples of `[from, to)`, read once.
+    """Reads the chunks in a recorder's folder that may hold samples of `[from, to)`, once.
 
     Attributes:
         newest: Origin of the newest samples in the folder; None if there are none.
@@ -51,7 +51,7 @@ class ChunkFiles:
         self.unreadable: set[str] = set()
 
     def chunks(self) -> list[SampleChunk]:
-        """The chunks, in any order; some samples may be in two of them.
+        """Read the chunks, in any order, and set the attributes; a sample may be in two chunks.
 
         The journal is read first: samples that leave it meanwhile are then in the other files.
 
@@ -83,7 +83,7 @@ class ChunkFiles:
         return span_ns[0] < self._to_unix_ns and span_ns[1] >= self._from_unix_ns
 
     def _decoded(self, path: Path, fd: int, frame: Frame) -> SampleChunk | None:
-        """The chunk of a frame; None if it has none, or none that can be read."""
+        """Decode the chunk of a frame; None if it has none or is damaged, which is noted."""
         if frame.kind == FrameKind.END:
             return None
         try:
@@ -95,7 +95,7 @@ class ChunkFiles:
         return None
 
     def _read(self, path: Path, work: Callable[[int, Path], Made]) -> Made | None:
-        """The result of `work` on an open file; None if it is gone or (noted) unreadable."""
+        """Run `work` on an open file; None if the file is gone or (noted) unreadable."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -110,7 +110,7 @@ class ChunkFiles:
 
 
 def _last_origin(fd: int, _path: Path) -> Origin | None:
-    """Origin of the last readable samples of a file; None if there are none."""
+    """Read the origin of the last readable samples of a file; None if there are none."""
     for frame in reversed(scanned(fd).frames):
         try:
             return decoded_chunk(read_payload(fd, frame) or b"").origin
@@ -120,7 +120,7 @@ def _last_origin(fd: int, _path: Path) -> Origin | None:
 
 
 class RecordedSamples:
-    """The samples in the folder, which need not exist, of a `FlightRecorder`; for any thread.
+    """Reads samples from a `FlightRecorder`'s folder, which need not exist; for any thread.
 
     Damaged chunks are skipped, counted, and noted in the samples that lack them.
     """
@@ -131,18 +131,18 @@ class RecordedSamples:
 
     @property
     def folder(self) -> Path:
-        """Where the samples are."""
+        """Folder of the samples."""
         return self._folder
 
     @property
     def damaged_count(self) -> int:
-        """Damaged pieces of files found so far, each counted once."""
+        """Number of damaged pieces of files found so far, each counted once."""
         return len(self._damaged)
 
     def between(
         self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
     ) -> SampleSet | None:
-        """All samples of `[from, to)`, of all GPUs or those of the labels; None if there are none.
+        """Read the samples of `[from, to)`, of all GPUs or those with a label; None if none.
 
         GPUs are identified by UUID; each has its newest label. Times are rounded to 1 us. Where the
         wall clock was set back, samples whose time had already passed are left out. Takes some 200
@@ -186,7 +186,7 @@ class RecordedSamples:
 
 
 class _Boot:
-    """What was sampled between two starts of the machine: its times share one MONOTONIC."""
+    """The chunks between two starts of the machine: their times share one MONOTONIC."""
 
     def __init__(self, chunks: Iterable[SampleChunk]) -> None:
         self.chunks = sorted(chunks, key=lambda chunk: chunk.triples[-1].mono_ns)
@@ -194,26 +194,26 @@ class _Boot:
 
     @property
     def row_count(self) -> int:
-        """How many samples there are of it."""
+        """Number of samples in the chunks."""
         return sum(chunk.row_count for chunk in self.chunks)
 
     def processes(self, *, ended: bool) -> Iterator[ProcessRow]:
-        """Processes that held the GPUs; all gone if the boot has `ended`."""
+        """Yield the processes that held the GPUs, all as gone if the boot has `ended`."""
         last_ns = self.triples[-1].unix_ns
         for row in (row for chunk in self.chunks for row in chunk.processes):
             yield replace(row, gone_unix_ns=row.gone_unix_ns or last_ns) if ended else row
 
     def gpus(self) -> dict[str, GpuInfo]:
-        """The GPUs by identity, as last described."""
+        """Return the GPUs by identity, as last described."""
         return {identity(gpu): gpu for chunk in self.chunks for gpu in chunk.origin.gpus}
 
     def described(self, key: str) -> Iterator[GpuInfo]:
-        """How its chunks describe a GPU, in order of time."""
+        """Yield the chunks' descriptions of a GPU, in order of time."""
         for chunk in self.chunks:
             yield from (gpu for gpu in chunk.origin.gpus if identity(gpu) == key)
 
     def records(self, key: str) -> Records:
-        """All records of a GPU, rising in time, each once."""
+        """Return all records of a GPU, rising in time, each once."""
         parts = [
             records
             for chunk in self.chunks
@@ -227,7 +227,7 @@ class _Boot:
 
 
 def _by_boot(chunks: Sequence[SampleChunk]) -> list[_Boot]:
-    """The chunks by boot, the latest boot last."""
+    """Group chunks that hold samples by boot, the latest boot last."""
     groups: dict[str, list[SampleChunk]] = {}
     for chunk in chunks:
         if chunk.triples and chunk.row_count:
@@ -236,7 +236,7 @@ def _by_boot(chunks: Sequence[SampleChunk]) -> list[_Boot]:
 
 
 def _labels(boots: Sequence[_Boot], newest: Origin | None) -> dict[str, str]:
-    """The label of each GPU by identity, no two the same.
+    """Choose the label of each GPU, by identity, no two the same.
 
     A GPU that is no longer in the machine has its last label, or its UUID if another GPU has that
     label now.
@@ -255,7 +255,7 @@ def _labels(boots: Sequence[_Boot], newest: Origin | None) -> dict[str, str]:
 def _of_gpu(
     boots: Sequence[_Boot], key: str, label: str, span_unix_ns: tuple[int, int]
 ) -> GpuSamples:
-    """The samples of one GPU within a time, over all boots; there may be none."""
+    """Return the samples of one GPU within a time, over all boots; there may be none."""
     infos = [gpu for boot in boots for gpu in boot.described(key)]
     limits_w = {gpu.power_limit_w for gpu in infos} - {None}
     info = replace(
@@ -278,7 +278,7 @@ def _of_gpu(
 
 
 def _notes(boots: Sequence[_Boot], files: ChunkFiles) -> Iterator[Note]:
-    """Notes on samples that are missing, damaged or unreadable."""
+    """Yield notes on samples that are missing, damaged, unreadable or of several boots."""
     lost_count = sum(chunk.lost_count for boot in boots for chunk in boot.chunks)
     if lost_count:
         text = f"{lost_count} samples of about that time were lost before they were stored"

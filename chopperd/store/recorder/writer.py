@@ -86,7 +86,7 @@ class FlightRecorder:
 
     @property
     def folder(self) -> Path:
-        """Where the samples are."""
+        """Folder of the samples."""
         return self._folder
 
     @property
@@ -134,7 +134,7 @@ class FlightRecorder:
     def _stored(
         self, origin: Origin, records: Mapping[int, Records], triples: Sequence[TimeTriple]
     ) -> SampleChunk | None:
-        """The new samples in stored resolution; None if there are none."""
+        """Make a chunk of the new samples, in stored resolution; None if there are none."""
         boot_id = origin.boot_id
         kept: dict[int, Records] = {}
         for slot, rows in records.items():
@@ -180,7 +180,7 @@ class FlightRecorder:
         self._ready().samples.delete_old(self._clock.unix_ns())
 
     def _ready(self) -> _Files:
-        """The open files; chunks that an earlier writer left in its journal come first."""
+        """Open the files if need be; chunks that an earlier writer left in its journal go first."""
         if self._files is None:
             self._files = _opened(self._folder, self._limits)
             # After a failure the waiting samples are still in memory: they are journaled once more.
@@ -267,7 +267,7 @@ class FlightRecorder:
 
 
 def _opened(folder: Path, limits: DiskLimits) -> _Files:
-    """The files of a folder, created if missing; StoreError if another process writes to it."""
+    """Open a folder's files, created if missing; StoreError if another process writes to it."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(_FOLDER_MODE)
@@ -286,7 +286,7 @@ def _opened(folder: Path, limits: DiskLimits) -> _Files:
 
 
 def _groups(chunks: Sequence[SampleChunk], most_rows: int) -> Iterator[list[SampleChunk]]:
-    """Adjacent chunks of one origin in groups of at most so many rows, or of one chunk."""
+    """Group adjacent chunks of one origin, at most `most_rows` in a group, or one chunk."""
     group: list[SampleChunk] = []
     for chunk in chunks:
         is_other = bool(group) and chunk.origin != group[0].origin

@@ -50,10 +50,10 @@ class SampleColumns:
 def divided_by_gpu(
     columns: SampleColumns, infos: Mapping[str, GpuInfo]
 ) -> tuple[tuple[GpuSamples, ...], tuple[Note, ...]]:
-    """Samples of each GPU, sorted by time, and a note if impossible values were left out.
+    """Split samples by GPU, sorted by time; also note impossible values left out.
 
-    Of rows with one time the first is kept. GPUs of `infos` come first, also without rows; labels
-    unknown to it follow in label order.
+    Of rows with one time only the first stays. GPUs of `infos` come first, also without rows;
+    labels unknown to it follow in label order.
     """
     dropped: Counter[str] = Counter()
     columns = _plausible(columns, dropped)
@@ -76,7 +76,7 @@ def divided_by_gpu(
 
 
 def _plausible(columns: SampleColumns, dropped: Counter[str]) -> SampleColumns:
-    """The columns with NaN for values outside of their bounds, which are counted by column."""
+    """Replace values outside of their bounds by NaN; count them by column in `dropped`."""
     dies_mhz = columns.die_clocks_mhz
     floats = dict(columns.floats)
     if dies_mhz is not None:
@@ -117,7 +117,7 @@ def _dropped_notes(dropped: Mapping[str, int]) -> tuple[Note, ...]:
 
 
 def columns_in_turn(parts: Sequence[SampleColumns]) -> SampleColumns:
-    """The samples of several recordings, at least one, as one, in their order."""
+    """Concatenate the samples of one or several recordings, in their order."""
     if len(parts) == 1:
         return parts[0]
     dies = [part.die_clocks_mhz for part in parts]
@@ -140,7 +140,7 @@ def columns_in_turn(parts: Sequence[SampleColumns]) -> SampleColumns:
 
 
 def infos_in_turn(parts: Sequence[Mapping[str, GpuInfo]], path: str) -> dict[str, GpuInfo]:
-    """The GPUs of several recordings in one file, by label; the first description of each counts.
+    """Merge the GPUs of a file's recordings, by label; the first description of each counts.
 
     Raises:
         StoreError: A label names different GPUs in two recordings.
@@ -158,13 +158,17 @@ def infos_in_turn(parts: Sequence[Mapping[str, GpuInfo]], path: str) -> dict[str
 
 
 def label_order(label: str) -> tuple[tuple[int, int | str], ...]:
-    """Sorting key of a GPU label: numbers by value, "2" before "10" before "10.1"."""
+    """Return the sorting key of a GPU label: numbers by value, "2" before "10" before "10.1"."""
     parts = label.split(".")
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts)
 
 
 def cause_bits(cell: str) -> int:
-    """The bit set of labels joined by `+`; none for an empty cell."""
+    """Parse labels of causes joined by `+` to a bit set; 0 for an empty cell.
+
+    Raises:
+        ValueError: A label is not that of a reported cause.
+    """
     bits = 0
     for label in cell.split("+") if cell else ():
         if label not in _REPORTED_BY_LABEL:
@@ -176,7 +180,10 @@ def cause_bits(cell: str) -> int:
 def written_columns(
     samples: SampleSet, die_cells: Callable[[GpuSamples], Iterable[object]]
 ) -> dict[str, np.ndarray]:
-    """The columns with values, by name, in order of time; `die_cells` makes a GPU's of `DIES`."""
+    """Convert samples to the columns of a file, by name, in order of time.
+
+    Columns without any value are left out; `die_cells` makes a GPU's cells of `DIES`.
+    """
     gpus = samples.gpus
     columns: dict[str, np.ndarray] = {
         "t_unix_ns": joined([gpu.t_unix_ns for gpu in gpus], np.int64),
@@ -201,12 +208,12 @@ def written_columns(
 
 
 def joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    """The parts one after another; an empty array of no parts."""
+    """Concatenate the parts; an empty array if there are none."""
     return np.concatenate([np.empty(0, dtype), *parts])
 
 
 def _floats(gpu: GpuSamples, name: str) -> Float64s:
-    """A column of `FLOAT_COLUMNS`."""
+    """Return a GPU's column of this name in `FLOAT_COLUMNS`; NaN where it has none."""
     if name in VALUE_COLUMNS:
         column: Float64s = getattr(gpu, name)
         return column
@@ -264,7 +271,7 @@ class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     kfd_node: int | None = None
 
     def info(self) -> GpuInfo:
-        """The GPU; without a label its index is its label."""
+        """Convert to a `GpuInfo`; without a label its index is its label."""
         fields = msgspec.structs.asdict(self)
         fields["gpu"] = self.gpu if self.gpu is not None else str(self.index)
         is_known = self.vendor in [vendor.value for vendor in Vendor]
@@ -289,7 +296,7 @@ class ProcessEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     container: bool | None = None
 
     def row(self) -> ProcessRow:
-        """The process."""
+        """Convert to a `ProcessRow`."""
         fields, held, seen = msgspec.structs.asdict(self), self.gpus, self.visible
         fields["ns_pids"] = tuple(self.ns_pids) or (self.pid,)
         fields["gpus"] = held if isinstance(held, dict) else {str(gpu): None for gpu in held}
@@ -313,7 +320,7 @@ class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     processes: list[ProcessEntry] = []
 
     def infos(self, path: str) -> dict[str, GpuInfo]:
-        """The GPUs by label, in the order of the file; StoreError if a label occurs twice."""
+        """Return the GPUs by label, in the file's order; StoreError if a label occurs twice."""
         infos = [entry.info() for entry in self.gpus]
         by_label = {info.gpu: info for info in infos}
         if len(by_label) != len(infos):
@@ -322,7 +329,7 @@ class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def header_line(samples: SampleSet) -> str:
-    """The first line for a set of samples, without line end."""
+    """Make the first line of a sample file, without line end."""
     listed = (row for row in samples.processes if row.ns_pids)
     header = SampleHeader(
         gpus=[msgspec.convert(gpu.gpu, GpuEntry, from_attributes=True) for gpu in samples.gpus],
@@ -340,7 +347,7 @@ def header_line(samples: SampleSet) -> str:
 
 
 def parsed_header(line: str, path: str) -> SampleHeader:
-    """The header in a first line, without keys that this version does not know.
+    """Parse the header in a first line, without keys that this version does not know.
 
     Raises:
         StoreError: Another version of the format, or JSON of another shape.
@@ -355,7 +362,7 @@ def parsed_header(line: str, path: str) -> SampleHeader:
 
 
 def own_samples(recordings: Sequence[tuple[SampleHeader, SampleColumns]], path: str) -> SampleSet:
-    """The samples of one or several recordings in a file of our own format, in their order.
+    """Join one or several recordings in a file of our own format, in order, to one set.
 
     Raises:
         StoreError: They are of several nodes, or a label names several GPUs.

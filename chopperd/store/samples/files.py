@@ -71,8 +71,8 @@ def read_samples(
     The kind is found by content: ours, ours as Parquet, CSV with the same columns and
     no first line or with other names and units, `nvidia-smi --query-gpu=timestamp,...
     --format=csv`, `amd-smi metric --csv`, `dcgmi dmon` with times, and a Prometheus range. Rows are
-    sorted by time; of rows of one GPU with the same time the first is kept. A log that goes on with
-    a further header holds a further recording.
+    sorted by time; of rows of one GPU with the same time only the first stays. A log that goes on
+    with a further header holds a further recording.
 
     Args:
         path: The file.
@@ -122,12 +122,12 @@ def _text_of(samples: SampleSet, path: Path) -> bytes:
 
 
 def _cells(column: np.ndarray) -> list[str]:
-    """A column as text."""
+    """Format the cells of a column as text."""
     return list(map(_number if column.dtype == np.float64 else str, column.tolist()))
 
 
 def _data(path: Path) -> bytes:
-    """The text of a file in UTF-8, each line ended by just a newline."""
+    """Read a file's text in UTF-8, unzipped, each line ended by just a newline."""
     try:
         data = path.read_bytes()
         if data.startswith(_GZIP_MAGIC):
@@ -144,7 +144,7 @@ def _data(path: Path) -> bytes:
 
 
 def _recording(data: bytes, line: int, path: Path) -> tuple[SampleHeader, SampleColumns]:
-    """One recording: its header, if it has one, and its samples."""
+    """Parse one recording: its header, if it has one, and its samples."""
     header = SampleHeader()
     first, _, rest = data.partition(b"\n")
     if first.startswith(HEADER_MARK.encode()):
@@ -167,7 +167,7 @@ def _names(line: str) -> list[str]:
 
 
 def _columns(table: "TextTable | ParquetTable") -> SampleColumns:
-    """The samples in a table; without their column, causes are unknown and reads have no length."""
+    """Read samples from a table; without their column, causes are unknown, read lengths are 0."""
     names, unknown = table.names, np.full(len(table), Cause.UNKNOWN.bit)
     spans_ns, causes = np.zeros(len(table), np.int64), "cause"
     return SampleColumns(
@@ -181,7 +181,7 @@ def _columns(table: "TextTable | ParquetTable") -> SampleColumns:
 
 
 def _die_cells(gpu: GpuSamples) -> list[str]:
-    """The clocks of the dies in each row, joined by `+`; empty where none is known."""
+    """Format the clocks of the dies in each row, joined by `+`; empty where none is known."""
     dies_mhz = gpu.die_clocks_mhz
     if dies_mhz is None:
         return [""] * len(gpu)
@@ -192,7 +192,7 @@ def _die_cells(gpu: GpuSamples) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """The shortest text that reads back as the same number; empty for NaN."""
+    """Format a number as the shortest text that reads back as the same; empty for NaN."""
     return "" if isnan(value) else repr(value).removesuffix(".0")
 
 
@@ -200,7 +200,7 @@ def _number(value: float) -> str:
 
 
 def check_parquet() -> None:
-    """See that Parquet can be read and written here.
+    """Check that Parquet can be read and written here.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -221,7 +221,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _parquet_of(samples: SampleSet) -> bytes:
-    """The file with these samples, rows in order of time.
+    """Encode samples as a Parquet file, rows in order of time.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -244,7 +244,7 @@ def _parquet_of(samples: SampleSet) -> bytes:
 
 
 def _parquet_samples(path: Path) -> SampleSet:
-    """The samples in a Parquet file of ours, or of another program with the same columns.
+    """Read the samples in a Parquet file of ours, or of another program with the same columns.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -268,7 +268,7 @@ def _parquet_samples(path: Path) -> SampleSet:
 
 
 class ParquetTable:
-    """Cells by column, as in a `TextTable`.
+    """A Parquet table, read by column with the methods of a `TextTable`.
 
     Methods raise ValueError or pyarrow's errors for columns of another type.
     """
@@ -285,29 +285,29 @@ class ParquetTable:
         return int(self._table.num_rows)
 
     def cells(self, name: str) -> list[str]:
-        """A column as text; every row must have a value."""
+        """Return a column as text; every row must have a value."""
         texts: list[str] = self._full(name).cast("string").to_pylist()
         return texts
 
     def parsed(self, name: str, convert: Callable[[str], int]) -> list[int]:
-        """The converted texts of a column; a row without one is that of an unknown cause."""
+        """Convert the texts of a column; a row without text gets the bit of an unknown cause."""
         texts = self._table.column(name).to_pylist()
         values = {text: convert(text) for text in set(texts) if text is not None}
         return [values.get(text, Cause.UNKNOWN.bit) for text in texts]
 
     def int64s(self, name: str) -> Int64s:
-        """A column as (rows,) int64; every row must have a value."""
+        """Return a column as (rows,) int64; every row must have a value."""
         values: Int64s = self._full(name).cast("int64").to_numpy()
         return values
 
     def floats(self, name: str) -> Float64s:
-        """A column as (rows,) float64; NaN where it has no finite value."""
+        """Return a column as (rows,) float64; NaN where it has no finite value."""
         values: Float64s = self._table.column(name).cast("float64").to_numpy().copy()
         values[np.isinf(values)] = np.nan
         return values
 
     def joined_floats(self, name: str, most: int) -> Float64s:
-        """A column of lists as (rows, most) float64, NaN where absent.
+        """Return a column of lists as (rows, most) float64, NaN where absent.
 
         Raises:
             StoreError: A list has more than `most` numbers.
@@ -328,7 +328,7 @@ class ParquetTable:
 
 
 def _die_lists(gpu: GpuSamples) -> list[list[float | None] | None]:
-    """The clocks of the dies in each row; None where none is known."""
+    """List the clocks of the dies in each row; None where none is known."""
     if gpu.die_clocks_mhz is None:
         return [None] * len(gpu)
     rows = gpu.die_clocks_mhz.tolist()

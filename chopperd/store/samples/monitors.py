@@ -96,7 +96,7 @@ def looks_like_dcgmi(data: bytes) -> bool:
 
 
 def parsed_dcgmi(data: bytes, *, path: str) -> SampleSet:
-    """The samples in `dcgmi dmon` output before each line of which a time was put.
+    """Parse `dcgmi dmon` output in which a time was put before each line.
 
     Args:
         data: Its text, each line ended by just a newline.
@@ -152,7 +152,7 @@ def looks_like_json(data: bytes) -> bool:
 
 
 def parsed_prometheus(data: bytes, *, path: str) -> SampleSet:
-    """The samples in the answer to a range query of Prometheus' API, whole or its result alone.
+    """Parse the answer to a range query of Prometheus' API, whole or its result alone.
 
     A value of a range query was scraped up to a step before its time: the middle of the step is
     taken, and the read is as long as that.
@@ -183,7 +183,7 @@ def parsed_prometheus(data: bytes, *, path: str) -> SampleSet:
 
 
 def _series(data: bytes, path: str) -> list[_Series]:
-    """The series of an answer, of its `data` alone, or of a bare list as `promtool` prints it."""
+    """Parse the series of an answer, of its `data` alone, or of a bare list as by `promtool`."""
     try:
         if data.lstrip().startswith(b"["):
             return msgspec.json.decode(data, type=list[_Series], strict=False)
@@ -203,7 +203,7 @@ def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
 def _prometheus_rows(
     series: Sequence[tuple[_Series, tuple[str, float]]], path: str
 ) -> tuple[list[_Row], dict[str, GpuInfo]]:
-    """A row for each GPU and time, and the GPUs by label."""
+    """Convert series to a row for each GPU and time; also return the GPUs by label."""
     values: defaultdict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     infos: dict[str, GpuInfo] = {}
     label_of: dict[str, str] = {}
@@ -224,7 +224,7 @@ def _info(label: str, uuid: str = "", name: str = "") -> GpuInfo:
 
 
 def _step_ns(series: _Series) -> int:
-    """The usual spacing of a series' times; 0 of fewer than two."""
+    """Return the median spacing of a series' times, in ns; 0 if there are fewer than two."""
     times_s = [at_s for at_s, _ in series.values]
     return round(float(np.median(np.diff(times_s))) * 1000) * NS_PER_MS if times_s[1:] else 0
 
@@ -238,7 +238,7 @@ def _sample_set(
     span_ns: int = 0,
     dies_mhz: Float64s | None = None,
 ) -> SampleSet:
-    """Rows of a monitor as samples, causes unknown."""
+    """Convert rows of a monitor to samples with unknown causes."""
     columns = SampleColumns(
         labels=[row.label for row in rows],
         t_unix_ns=np.array([row.t_unix_ns for row in rows], np.int64),
@@ -286,7 +286,7 @@ def looks_like_amd_smi(data: bytes) -> bool:
 
 
 def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
-    """The samples in `amd-smi metric --csv` output.
+    """Parse `amd-smi metric --csv` output.
 
     A read's time is the middle of its second, and its length that second. Causes are unknown: the
     output's `throttle_status` does not name any. Its energy is left out.
@@ -329,7 +329,7 @@ def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
 
 
 def _amd_lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Number and cells of the data lines; incomplete ones, as the last may be, are skipped."""
+    """Yield number and cells of each data line; skip incomplete ones, as the last may be."""
     names: list[str] = []
     reader = csv.reader(text.splitlines())
     for cells in reader:
@@ -341,7 +341,7 @@ def _amd_lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _amd_time(cells: Mapping[str, str], where: str) -> int:
-    """The middle of a line's second, in Unix ns."""
+    """Return the middle of a line's second, in Unix ns."""
     if (text := cells.get("timestamp")) is None:
         raise StoreError(
             f"{where}: no times; let amd-smi watch: amd-smi metric -c -p -t -u -w 1 --csv"

@@ -39,7 +39,7 @@ _OTHER_NAMES: Final = {
 
 _REASONS: Final = "clocks_event_reasons"
 _MASK: Final = f"{_REASONS}.active"
-#: A reason may have a column of its own, "Active" or "Not Active", or one that counts us.
+#: A reason may have a column of its own, "Active" or "Not Active", or a counter of microseconds.
 _CAUSE_BY_REASON: Final = {
     "gpu_idle": Cause.LOW_UTILIZATION,
     "applications_clocks_setting": Cause.USER_LIMIT,
@@ -89,7 +89,7 @@ def _is_header(line: str) -> bool:
 
 
 def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[str]) -> SampleSet:
-    """The samples in a file.
+    """Parse the CSV output of `nvidia-smi --query-gpu`.
 
     Args:
         data: Its text, each line ended by just a newline.
@@ -130,7 +130,7 @@ def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[st
 
 
 def _table(data: bytes, path: str, fields: Sequence[str], line: int) -> TextTable:
-    """One recording; its own header is left out."""
+    """Parse one recording as a table, its header left out."""
     first, _, rest = data.partition(b"\n")
     is_headed = _is_header(first.decode())
     names = [_field(name) for name in (first.decode().split(",") if is_headed else fields)]
@@ -141,7 +141,7 @@ def _table(data: bytes, path: str, fields: Sequence[str], line: int) -> TextTabl
 
 
 def _field(name: str) -> str:
-    """The field's present name, without the unit that a header line adds."""
+    """Return the field's present name, without the unit that a header line adds."""
     bare = name.split("[", maxsplit=1)[0].strip().replace("clocks_throttle_reasons", _REASONS)
     return _OTHER_NAMES.get(bare, bare)
 
@@ -166,7 +166,7 @@ def _check_names(names: Sequence[str], path: str) -> None:
 
 
 def _labels(table: TextTable, label_of: dict[str, str]) -> Sequence[str]:
-    """The label of each row's GPU: its index, else a number by first appearance of its UUID."""
+    """Label each row's GPU by its index, else by a number for its UUID, stored in `label_of`."""
     if "index" in table.names:
         return table.cells("index")
     if "uuid" in table.names:
@@ -176,7 +176,7 @@ def _labels(table: TextTable, label_of: dict[str, str]) -> Sequence[str]:
 
 
 def _floats(table: TextTable) -> dict[str, Float64s]:
-    """Our columns, from the best field of each that was queried."""
+    """Convert to our columns, each from the best field that was queried."""
     found = {}
     for own, (fields, factor) in _FIELDS.items():
         if field := next((each for each in fields if each in table.names), None):
@@ -185,7 +185,7 @@ def _floats(table: TextTable) -> dict[str, Float64s]:
 
 
 def _quantity(cell: str) -> float:
-    """The number in a cell such as `1980 MHz`, `699.51` or `[N/A]`."""
+    """Parse the number in a cell such as `1980 MHz` or `699.51`; NaN for `[N/A]`."""
     return nan if _ABSENT.fullmatch(cell) else float(cell.split(" ", maxsplit=1)[0])
 
 
@@ -203,21 +203,21 @@ def _causes(table: TextTable) -> Int64s:
 
 
 def _is_active(cell: str) -> float:
-    """1 for "Active", 0 for "Not Active", NaN where it was not given; else ValueError."""
+    """Parse "Active" as 1, "Not Active" as 0, an absent state as NaN; else ValueError."""
     if _ABSENT.fullmatch(cell):
         return nan
     return ("Not Active", "Active").index(cell)
 
 
 def _bits(cell: str) -> int:
-    """The bit set of a mask such as `0x0000000000000004`; `unknown` where it was not given."""
+    """Parse a mask such as `0x0000000000000004` to causes' bits; `unknown` if not given."""
     if _ABSENT.fullmatch(cell):
         return Cause.UNKNOWN.bit
     return sum(cause.bit for cause in causes_of(int(cell, 16)))
 
 
 def _local_ns(table: TextTable) -> Int64s:
-    """The written times as ns since 1970-01-01 of the local calendar."""
+    """Parse the times as ns since 1970-01-01 of the local calendar."""
     cells = table.cells("timestamp")
     refused = next((row for row, cell in enumerate(cells) if not _TIME.fullmatch(cell)), None)
     if refused is not None:
@@ -230,7 +230,7 @@ def _local_ns(table: TextTable) -> Int64s:
 
 
 def unix_from_local(local_ns: Int64s, tz: tzinfo | None) -> tuple[Int64s, tuple[Note, ...]]:
-    """Unix times of local times in the order of the file, and a note on ambiguous ones.
+    """Convert local times, in the file's order, to Unix ns; also return a note on unclear ones.
 
     In an hour that a zone repeats, the order of times distinguishes the passes: times that fall, or
     those around the hour. Without either it is taken for the first pass, with a note.
@@ -260,7 +260,7 @@ def unix_from_local(local_ns: Int64s, tz: tzinfo | None) -> tuple[Int64s, tuple[
 
 
 def _pass_by_neighbours(t_unix_ns: Int64s, rows: Int64s, shift_ns: int) -> int | None:
-    """The pass, 0 or 1, of adjacent rows by the times next to them; None where those are far."""
+    """Find the pass, 0 or 1, of adjacent rows by the times next to them; None if those are far."""
     begin, end = int(rows[0]), int(rows[-1])
     if begin and 0 <= t_unix_ns[begin] - t_unix_ns[begin - 1] < shift_ns // 2:
         return 0
@@ -271,7 +271,7 @@ def _pass_by_neighbours(t_unix_ns: Int64s, rows: Int64s, shift_ns: int) -> int |
 
 
 def _unsure(rows: int, tz: tzinfo | None, second_ns: int) -> Note:
-    """The note on an hour whose pass is not known."""
+    """Make the note on rows in a repeated hour whose pass is not known."""
     hours, rest = divmod(second_ns, 3600 * NS_PER_S)
     zone = f" (else read it with --tz Etc/GMT{-hours:+d})" if not rest else ""
     text = (
@@ -282,7 +282,7 @@ def _unsure(rows: int, tz: tzinfo | None, second_ns: int) -> Note:
 
 
 def _offset_ns(local_s: int, tz: tzinfo | None, fold: int) -> int:
-    """How far a zone is ahead of UTC at a local time; `fold` as in `datetime`."""
+    """Return how far a zone is ahead of UTC at a local time, in ns; `fold` as in `datetime`."""
     local = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=local_s)
     local = local.replace(tzinfo=tz, fold=fold)
     offset = (local if tz else local.astimezone()).utcoffset()
@@ -290,7 +290,7 @@ def _offset_ns(local_s: int, tz: tzinfo | None, fold: int) -> int:
 
 
 def _infos(table: TextTable, labels: Sequence[str]) -> dict[str, GpuInfo]:
-    """The GPUs as their first rows describe them."""
+    """Return the GPUs by label, as their first rows describe them."""
     first_rows: dict[str, int] = {}
     for row, label in enumerate(labels):
         first_rows.setdefault(label, row)

@@ -55,7 +55,7 @@ _LABEL: Final = re.compile(r"(?:gpu|card|device|nvidia)?[ #_]*(\d+(?:\.\d+)?)")
 
 
 def parsed_plain(data: bytes, *, path: str) -> SampleSet:
-    """The samples in CSV with columns of other names and units, and Unix times of any.
+    """Parse CSV with columns of other names and units, and Unix times in any unit.
 
     Args:
         data: Its text, each line ended by just a newline; the header may be repeated.
@@ -93,7 +93,7 @@ def parsed_plain(data: bytes, *, path: str) -> SampleSet:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A column's name in small letters without its unit, and the unit: `power(W)`, `power_w`."""
+    """Split a column's name, `power(W)` or `power_w`, into name and unit in small letters."""
     bare = name.strip().lower()
     if found := _BRACKETED.fullmatch(bare):
         return found[1].replace(" ", "_"), found[2].strip()
@@ -103,7 +103,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _matched(names: Sequence[str], own: str) -> tuple[str, float] | None:
-    """The column that holds one of ours, the best-named first, and the factor to our unit."""
+    """Find the best-named column for one of ours, and the factor to our unit; None if none."""
     aliases, factors = _ALIASES[own]
     own_base = _split(own)[0]
     split = {name: _split(name) for name in names}
@@ -120,7 +120,7 @@ def _is_time(name: str) -> bool:
 
 
 def _no_columns(names: Sequence[str], lacks_time: bool, path: str) -> str:
-    """What is missing, the nearest name there is, and which columns would do."""
+    """Say what is missing, the nearest name there is, and which columns would do."""
     wanted = ("t_unix_ns", "timestamp") if lacks_time else (_CLOCK, "sm_clock")
     close = [near for want in wanted for near in get_close_matches(want, names, 1, 0.75)]
     meant = f" (is it {close[0]!r}?)" if close else ""
@@ -133,18 +133,18 @@ def _no_columns(names: Sequence[str], lacks_time: bool, path: str) -> str:
 
 
 def quantity(cell: str) -> float:
-    """The number in a cell such as `1485`, `1485 MHz` or `N/A`."""
+    """Parse the number in a cell such as `1485` or `1485 MHz`; NaN for `N/A`."""
     return nan if cell.lower() in _ABSENT else float(cell.split(" ", maxsplit=1)[0])
 
 
 def _label(cell: str) -> str:
-    """The label in a cell such as `0`, `GPU 0` or `card1`; others stay as they are."""
+    """Parse the label in a cell such as `0`, `GPU 0` or `card1`; others stay as they are."""
     found = _LABEL.fullmatch(cell.lower())
     return found[1] if found else cell
 
 
 def _moments(table: TextTable, name: str) -> Int64s:
-    """The times of a column, in any unit, as Unix ns."""
+    """Convert the times of a column, in any unit, to Unix ns."""
     unit = _split(name)[1]
     times = np.zeros(len(table), np.int64)
     for row, cell in enumerate(table.cells(name)):
@@ -158,7 +158,7 @@ def _moments(table: TextTable, name: str) -> Int64s:
 
 
 def unix_ns_of(text: str, unit: str = "") -> int:
-    """Unix ns of a Unix time in s, ms, us or ns (by its size), or of a date with its zone.
+    """Parse a Unix time in s, ms, us or ns (by its size), or a date with its zone, to Unix ns.
 
     Args:
         text: Such as "1764299999.123" or "2025-11-28T03:19:59.123Z".

@@ -31,12 +31,12 @@ _POWERS: Final = np.array([10.0**n for n in range(_LONGEST + 1)])
 def parts_of_log(
     data: bytes, mark: str, is_first: Callable[[str], bool]
 ) -> Iterator[tuple[bytes, int]]:
-    """The recordings in a log, each with the number of its first line in the file.
+    """Yield the recordings in a log, each with the number of its first line in the file.
 
     Args:
         data: The log.
         mark: Text in the first line of a recording.
-        is_first: Whether a line with it is such a line.
+        is_first: Whether a line with that text begins a recording.
     """
     starts = [0]
     for found in re.finditer(re.escape(mark.encode()), data):
@@ -48,7 +48,7 @@ def parts_of_log(
 
 
 class TextTable:
-    """Cells by column.
+    """The cells of a CSV text, read by column.
 
     Args:
         data: Data lines, each ended by just a newline; blank ones and such that start with `#` are
@@ -80,7 +80,7 @@ class TextTable:
         return int(self._ends.shape[1])
 
     def coded(self, name: str) -> tuple[list[str], Int64s]:
-        """The distinct cells of a column, and the index of each row's cell among them, (rows,)."""
+        """Return a column's distinct cells, and the index of each row's cell in them, (rows,)."""
         starts, ends = self._spans(name)
         codes = np.zeros(len(self), np.int64)
         # A code distinguishes cells by the characters read so far.
@@ -94,12 +94,12 @@ class TextTable:
         return [self.cell(name, row) for row in rows.tolist()], codes
 
     def cells(self, name: str) -> list[str]:
-        """The cells of a column, (rows,), without surrounding blanks."""
+        """Return the cells of a column, (rows,), without surrounding blanks."""
         different, codes = self.coded(name)
         return [different[code] for code in codes.tolist()]
 
     def parsed(self, name: str, convert: Callable[[str], Value]) -> list[Value]:
-        """The converted cells of a column, (rows,); equal cells are converted once.
+        """Convert the cells of a column, (rows,); equal cells are converted once.
 
         Raises:
             StoreError: `convert` raised ValueError for a cell; names the line.
@@ -114,7 +114,7 @@ class TextTable:
         return [values[code] for code in codes.tolist()]
 
     def floats(self, name: str) -> Float64s:
-        """A column as (rows,) float64; NaN where the cell is empty or the column is missing.
+        """Return a column as (rows,) float64; NaN for an empty cell or a missing column.
 
         Raises:
             StoreError: A cell is not a finite number.
@@ -124,7 +124,7 @@ class TextTable:
         return self._floats(name, *self._spans(name), np.arange(len(self)))
 
     def joined_floats(self, name: str, most: int) -> Float64s:
-        """Cells of up to `most` numbers joined by `+`, as (rows, most); NaN where absent.
+        """Parse cells of up to `most` numbers joined by `+`, as (rows, most); NaN where absent.
 
         Raises:
             StoreError: A cell has more than `most` numbers, or one that is not finite.
@@ -148,7 +148,7 @@ class TextTable:
         return table
 
     def int64s(self, name: str) -> Int64s:
-        """A column as (rows,) int64; every cell must hold a whole number.
+        """Return a column as (rows,) int64; every cell must hold a whole number.
 
         Raises:
             StoreError: A cell is not a whole number of 64 bits.
@@ -162,12 +162,12 @@ class TextTable:
         return digits
 
     def fail(self, row: int, name: str, problem: str) -> NoReturn:
-        """Raise the error for one cell."""
+        """Raise a StoreError that names the line and content of one cell."""
         line = self._line_numbers[row]
         raise StoreError(f"{self.path}: line {line}: {name} {self.cell(name, row)!r} {problem}")
 
     def _floats(self, name: str, starts: Int64s, ends: Int64s, rows: Int64s) -> Float64s:
-        """Numbers in cells of a column; NaN for empty cells."""
+        """Parse numbers in cells, or parts of cells, of a column; NaN for empty ones."""
         digits, decimals, is_read = self._decimals(starts, ends)
         is_read &= digits < _EXACT
         values: Float64s = np.where(is_read, digits / _POWERS[decimals], nan)
@@ -179,26 +179,26 @@ class TextTable:
         return values
 
     def _one(self, name: str, row: int, text: str, convert: Callable[[str], Value]) -> Value:
-        """The converted text of one cell or a part of it."""
+        """Convert the text of one cell or a part of it; StoreError if that fails."""
         try:
             return convert(text)
         except ValueError:
             self.fail(row, name, "can't be read")
 
     def cell(self, name: str, row: int) -> str:
-        """One cell of a column."""
+        """Return one cell of a column, without surrounding blanks."""
         starts, ends = self._spans(name)
         return self._data[starts[row] : ends[row]].decode().strip()
 
     def _spans(self, name: str) -> tuple[Int64s, Int64s]:
-        """Start and end of each cell of a column in the data, (rows,)."""
+        """Return start and end of each cell of a column in the data, (rows,)."""
         column = self.names.index(name)
         return self._starts[column], self._ends[column]
 
     def _decimals(
         self, starts: Int64s, ends: Int64s, *, with_dot: bool = True
     ) -> tuple[Int64s, Int64s, Bools]:
-        """Digits and number of decimals of each text, and whether it is such a number."""
+        """Parse texts as decimals: digits, number of decimals, whether each is such a number."""
         blocks = [
             _block_decimals(self._bytes, starts[at : at + _BLOCK], ends[at : at + _BLOCK], with_dot)
             for at in range(0, len(starts), _BLOCK)
@@ -220,7 +220,7 @@ class TextTable:
 def _block_decimals(
     data: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s, with_dot: bool
 ) -> tuple[Int64s, Int64s, Bools]:
-    """Digits and number of decimals of cells like `1980` and `699.51`, and which are like that."""
+    """Parse cells like `1980` and `699.51`: digits, number of decimals, which are like that."""
     lengths = ends - starts
     digits, decimals = np.zeros_like(starts), np.zeros_like(starts)
     has_dot = np.zeros(len(starts), np.bool_)
@@ -242,7 +242,7 @@ def _block_decimals(
 
 
 def _bare(data: bytes, name_count: int) -> bytes:
-    """The data without quotes, blanks next to commas, and an incomplete last line."""
+    """Remove quotes, blanks next to commas, and an incomplete last line from the data."""
     for clutter, bare in ((b'"', b""), (b", ", b","), (b" ,", b",")):
         if clutter in data:
             data = data.replace(clutter, bare)
@@ -255,7 +255,7 @@ def _bare(data: bytes, name_count: int) -> bytes:
 
 
 def _data_lines(data: bytes, first_line: int) -> tuple[bytes, Sequence[int]]:
-    """The data without blank lines and comments, and the line number of each line left."""
+    """Remove blank lines and comments; return the data, and the line number of each line left."""
     line_count = data.count(b"\n")
     if not (data.startswith((b"\n", b"#")) or b"\n\n" in data or b"\n#" in data):
         return data, range(first_line, first_line + line_count)
