@@ -28,7 +28,7 @@ class Clock(Protocol):
         ...
 
     def sleep_until(self, deadline_mono_ns: int) -> None:
-        """Return at or just after `deadline_mono_ns` of CLOCK_MONOTONIC."""
+        """Sleep until CLOCK_MONOTONIC is at `deadline_mono_ns`; return at once if it has passed."""
         ...
 
 
@@ -53,7 +53,7 @@ class SystemClock:
         return TimeTriple(unix_ns=real, mono_ns=(before + after) // 2, boot_ns=boot)
 
     def sleep_until(self, deadline_mono_ns: int) -> None:
-        """Return at or just after `deadline_mono_ns` of CLOCK_MONOTONIC."""
+        """Sleep until CLOCK_MONOTONIC is at `deadline_mono_ns`; return at once if it has passed."""
         remaining_ns = deadline_mono_ns - self.mono_ns()
         if remaining_ns > 0:
             time.sleep(remaining_ns / NS_PER_S)

@@ -207,7 +207,7 @@ def _by_pci_order(
     candidates: Sequence[GpuInfo],
     device_map: DeviceMap,
 ) -> GpuInfo | None:
-    """Return the GPU at index `device` in PCI order if the user declared that; None otherwise."""
+    """Return candidate GPU `device` in PCI order; None if not declared or if there is none."""
     if not device_map.pci_order or traced.numbers is DeviceNumbers.HSA_NODES:
         return None
     order = in_pci_order(usable) or []

@@ -129,7 +129,7 @@ class _Planner:
             self.builder.value(channel.field, slot, channel.bounds)
 
     def add_limits(self, sensors: "AmdSensors") -> None:
-        """Add the limits in force, the counters and the firmware's timestamp."""
+        """Plan the reads of the limits in force, their counters and the firmware's timestamp."""
         status, causes = sensors.status, sensors.causes_by_bit
         if sensors.has_counters and (cycles := sensors.block.first(table.CYCLES)) is not None:
             status, causes = cycles, table.NO_CAUSES

@@ -99,7 +99,7 @@ class _Readings:
         return replace(self, t_ns=self.t_ns[taken], values=self.values[taken])
 
     def track(self, name: str, end_ns: int) -> CounterTrack:
-        """Make a track of readings, each until the next; 0 just after the last before a gap."""
+        """Make a track that holds each reading until the next; 0 after the last before a gap."""
         t_ns, values = _ended(self.t_ns, self.values[:, None], self.lasts(end_ns))
         return CounterTrack(name=name, series=(self.unit,), t_ns=t_ns, values=values)
 

@@ -75,7 +75,7 @@ class Report:
 
     @cached_property
     def totals(self) -> "pandas.DataFrame":
-        """DataFrame of the whole files, one line a device."""
+        """DataFrame of the totals over the whole trace files, one line a device."""
         return self._rows("total")
 
     families = _list("families", "Kernels by family in each row.")

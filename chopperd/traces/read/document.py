@@ -96,7 +96,7 @@ def _mended(text: bytes, refusal: Refusal) -> Texts | Refusal:
 
 
 def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
-    """Whether a parser may have refused one of `_ODD`, which other writers produce."""
+    """Whether NaN, Infinity or a lone surrogate, which strict parsers refuse, may be the fault."""
     if refusal.offset is None:  # as for half a pair
         return True
     around = text[max(refusal.offset - _ODD_BYTES, 0) : refusal.offset + _ODD_BYTES]
