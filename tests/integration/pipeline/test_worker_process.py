@@ -82,7 +82,7 @@ def test_what_can_not_be_read_is_a_reply_that_names_the_file_and_the_place(
     broken = outcome(worker, Compose(reports=(b"\x01",)))
     assert isinstance(broken, Failed)
     assert not broken.rejected
-    assert "a kept report can't be read" in broken.message
+    assert "a stored report can't be read" in broken.message
 
 
 def test_it_takes_what_nobody_else_wants_and_goes_first() -> None:
