@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
 
+from chopperd.model.answers import Finding, RanksSummary, TracedDrop
 from chopperd.model.report_rows import Row
 from chopperd.model.trace import MOST_DETAILS
 
@@ -261,17 +262,6 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One entry of the closed catalogue of findings."""
-
-    code: str
-    text: str
-    bound_ns: int | None
-    action: str
-    verify: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostPart:
     """Operators on the host that share a name, a layer or a phase.
 
@@ -301,7 +291,8 @@ class HostTime:
 class ReportDocument:
     """The whole document; `trace` is the first of `traces`, which rows refer to by rank.
 
-    `host` has the host's time of each trace without device work.
+    `host` has the host's time of each trace without device work; `ranks` compares the ranks of one
+    job, None for fewer than two.
     """
 
     schema: str
@@ -317,9 +308,10 @@ class ReportDocument:
     devices: tuple[DeviceSummary, ...]
     totals: tuple[Row, ...]
     steps: tuple[Row, ...]
-    drops: tuple[None, ...]
+    drops: tuple[TracedDrop, ...]
     notes: tuple[Note, ...]
     host: tuple[HostTime, ...] = ()
+    ranks: RanksSummary | None = None
 
 
 # The long lists of a row of totals: its work by family, operation, layer or phase.
@@ -346,6 +338,6 @@ def has_parts(document: ReportDocument, by: By) -> bool:
 
 def without_parts(row: Row) -> Row:
     """The row without these lists: they may be longer than all else together."""
-    if row.families or row.by_operation or row.by_layer or row.by_phase:
-        return replace(row, families=(), by_operation=(), by_layer=(), by_phase=())
-    return row
+    return replace(
+        row, families=(), by_operation=(), by_layer=(), by_phase=(), by_annotation=(), held=()
+    )

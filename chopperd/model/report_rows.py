@@ -6,6 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from chopperd.model.answers import Held
+
 UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer or phase
 OTHER_PARTS: Final = "(other)"  # parts or families with the least time, where there are very many
 
@@ -75,7 +77,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
     """All records of one class, of a whole file; `total_ns` is their sum, not a union.
 
-    Clock and loss are as of `Family`.
+    `exposed_ns` is the time in which a record of this class ran and none of a class that comes
+    before it in the waterfall's order. Clock and loss are as of `Family`; excess is
+    against peers.
     """
 
     class_: str = msgspec.field(name="class")
@@ -86,6 +90,10 @@ class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
     lost_ns: int | None
     lost_low_ns: int | None
     lost_high_ns: int | None
+    exposed_ns: int | None = None
+    excess_ns: int | None = None
+    excess_low_ns: int | None = None
+    excess_high_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,3 +406,5 @@ class Row:
     by_operation: tuple[Part, ...] = ()
     by_layer: tuple[Part, ...] = ()
     by_phase: tuple[Part, ...] = ()
+    by_annotation: tuple[Part, ...] = ()
+    held: tuple[Held, ...] = ()

@@ -234,9 +234,10 @@ def findings(document: ReportDocument) -> Group | None:
     for finding in document.findings:
         bound = f" (at most {brief_milliseconds(finding.bound_ns)} ms)"
         rows += [
-            (finding.code, finding.text + (bound if known(finding.bound_ns) else "")),
+            (finding.code, finding.title + (bound if known(finding.bound_ns) else "")),
+            *(("", text) for text in finding.evidence),
             ("", f"do: {finding.action}"),
-            ("", f"check: {finding.verify}"),
+            ("", f"check: {finding.command}"),
         ]
     return _plain("NEXT", rows)
 

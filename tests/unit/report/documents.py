@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from chopperd.model.answers import Finding
 from chopperd.model.report import (
     SCHEMA,
     Alignment,
     CauseShare,
     DeviceSummary,
-    Finding,
     FrameworkSummary,
     Generated,
     GpuLine,
@@ -281,10 +281,14 @@ def eight_gpus() -> ReportDocument:
         findings=(
             Finding(
                 code="cooling.hot_gpu",
-                text="GPU 5 runs 17 C hotter than the median of its peers",
+                title="GPU 5 runs 17 C hotter than the median of its peers",
+                evidence=("88 C, its peers 71 C",),
                 bound_ns=53 * MS,
+                basis="peers",
+                gpu="5",
+                rank=5,
                 action="check airflow and seating of GPU 5",
-                verify="chopperd devices",
+                command="chopperd devices",
             ),
         ),
         trace=trace(0),

@@ -221,8 +221,9 @@ def test_a_measured_beta_has_its_interval_and_several_a_range() -> None:
 def test_findings_give_bound_action_and_check() -> None:
     lines = section(page(eight_gpus), "NEXT")
     assert lines[0].endswith("GPU 5 runs 17 C hotter than the median of its peers (at most 53 ms)")
-    assert lines[1].strip() == "do: check airflow and seating of GPU 5"
-    assert lines[2].strip() == "check: chopperd devices"
+    assert lines[1].strip() == "88 C, its peers 71 C"
+    assert lines[2].strip() == "do: check airflow and seating of GPU 5"
+    assert lines[3].strip() == "check: chopperd devices"
 
 
 def test_simulated_data_are_marked_before_anything_else() -> None:

@@ -1,0 +1,145 @@
+"""The parts of a report that answer: who held the GPU idle, which rank is slow, what to do.
+
+Published names, as in `chopperd.model.report`; `None` is "unknown".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+#: What a holder is: an operator, an annotation, a Python frame, or no host thread's doing.
+HolderKind = Literal["operator", "annotation", "frame", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Idle time, or exposed communication, of a row that one holder answers for; exact.
+
+    `row` is a key of the waterfall; all of a row's entries sum to it. `name` is what the host did:
+    an operator, an annotation or a Python frame; of kind "none": "(launch latency)", "(device
+    waits)", "(the collective)", "(no host spans)", "(no launch)", "(launch without record)", or
+    "(nothing open) before X". `inner` is the innermost thing open, `whole` the outermost one that
+    launches nothing, `region` the outermost annotation, else backward, else the module. `count` is
+    the number of separate stretches. `in_call_ns` lay inside the launch call. Of exposed
+    communication, `late_host_ns` is what a faster network would not give back, `host_waits_ns` that
+    in which the thread was in a synchronise call.
+    """
+
+    row: str
+    name: str
+    kind: HolderKind
+    inner: str | None
+    whole: str | None
+    region: str | None
+    count: int
+    time_ns: int
+    in_call_ns: int
+    late_host_ns: int = 0
+    host_waits_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLine:
+    """One rank among those of its job on this node, over the steps that all of them completed.
+
+    Times are means per step. `late_ns` is how much longer than the median rank it worked by itself
+    between collectives: the cause of others' waits. `verdict`: "straggler" where it was late by
+    more than 1 % of the step in more than half of the steps, "pauses" in fewer (`late_steps` of
+    `steps`, `pause_ns` in sum over them), "even" otherwise; None where too little was matched.
+    `cause` is the row of the waterfall, or "dvfs_loss", that exceeds the median rank's most, by
+    `cause_ns`; None without a verdict of being late. `wait_ns` is exposed communication spent
+    waiting for others, `transfer_ns` the rest; `wait_caused_ns` is what the others waited for this
+    rank, the last to come, in sum. `job_lost_ns` is the clock loss of the rank while critical.
+    """
+
+    rank: int | None
+    device: int
+    gpu: str | None
+    steps: int
+    window_ns: int | None = None
+    wait_ns: int | None = None
+    transfer_ns: int | None = None
+    wait_caused_ns: int | None = None
+    late_ns: int | None = None
+    late_steps: int | None = None
+    pause_ns: int | None = None
+    critical_steps: int = 0
+    verdict: Literal["straggler", "pauses", "even"] | None = None
+    cause: str | None = None
+    cause_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksSummary:
+    """The ranks of one job and node compared.
+
+    `matched` collectives were found on every rank of their group, of `collectives` in all;
+    `matched_by` is "seq" (torch's sequence numbers), "order" (on the stream, checked by the ends)
+    or "mixed". `missing_ranks` of the job have no trace here: waits are then lower bounds
+    (`waits_are_bounds`). `job_lost_ns` is the mean clock loss per step of the critical device.
+    `why_not` says why there is no comparison.
+    """
+
+    lines: tuple[RankLine, ...]
+    collectives: int = 0
+    matched: int = 0
+    matched_by: Literal["seq", "order", "mixed"] | None = None
+    missing_ranks: int = 0
+    waits_are_bounds: bool = False
+    job_lost_ns: int | None = None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropShare:
+    """How much of the busy time inside a drop, and outside all drops, a class or family took."""
+
+    name: str
+    inside_ratio: float
+    outside_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedDrop:
+    """A drop of one GPU's busy clock while it was traced: when, how deep, what ran, and its cause.
+
+    `classes` and `families`, those whose share differs most first, are what ran: no claim of cause.
+    `steps` are the numbers of the first and the last step that it touches.
+    """
+
+    gpu: str | None
+    rank: int | None
+    device: int
+    start_unix_ns: int
+    end_unix_ns: int | None
+    duration_ns: int
+    reference_mhz: float
+    mean_mhz: float
+    lowest_mhz: float
+    lost_ns: int
+    by_cause_ns: Mapping[str, int]
+    power_w: float | None = None
+    temperature_c: float | None = None
+    steps: tuple[int, int] | None = None
+    classes: tuple[DropShare, ...] = ()
+    families: tuple[DropShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One entry of the closed catalogue of findings: what is wrong, and what to do about it.
+
+    `bound_ns` is the most that the action can save in a step, on the basis of `basis`: the peers,
+    the waterfall's row, or sensitivity times loss; None for findings about the measurement.
+    `command` verifies it.
+    """
+
+    code: str
+    title: str
+    evidence: tuple[str, ...]
+    bound_ns: int | None
+    basis: Literal["peers", "row", "beta", "none"]
+    gpu: str | None
+    rank: int | None
+    action: str
+    command: str
