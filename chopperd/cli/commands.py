@@ -5,6 +5,7 @@ it starts: `chopperd version`, usage errors and the start of a report stay quick
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
 
@@ -36,6 +37,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "doctor": "doctor",
     "selftest": "selftest",
     "check-config": "doctor",
+    "explain": "report_commands",
 }
 
 
@@ -54,12 +56,24 @@ class _Commands(click.Group):
         found: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; raise `UsageError`, which names one that is spelt alike, without it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            meant = f" Did you mean '{near[0]}'?" if near else ""
+            raise click.UsageError(f"{error.message}{meant}", ctx) from error
+
 
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
+@click.version_option(__version__, message="%(version)s")
 @options.log_form
 @options.log_from
 @click.pass_context

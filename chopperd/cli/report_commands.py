@@ -1,9 +1,9 @@
-"""Commands that make reports (`record`, `report`) or annotated traces (`annotate`)."""
+"""Commands that make reports (`record`, `report`), annotate traces, and explain findings."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -20,6 +20,21 @@ from chopperd.model.run import device_map_of
 if TYPE_CHECKING:
     from chopperd.model.report import By, ReportDocument
     from chopperd.pipeline.reports import ReportOptions, Samples
+
+
+_PROFILER: Final = """\
+# Around the training loop; the report then shows steps 5 to 7.
+from torch.profiler import profile, schedule, tensorboard_trace_handler
+
+with profile(
+    schedule=schedule(wait=4, warmup=1, active=3, repeat=1),
+    on_trace_ready=tensorboard_trace_handler("traces"),
+    record_shapes=True,
+) as profiler:
+    for batch in loader:
+        train_step(batch)
+        profiler.step()
+"""
 
 
 # Options after CMD belong to CMD.
@@ -232,3 +247,26 @@ def annotate(
         )
     gpus = ", ".join(f"device {device} is GPU {gpu}" for device, gpu in done.gpus.items())
     write(f"{output}: {done.event_count} counter events ({gpus}); open it in ui.perfetto.dev\n")
+
+
+@click.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Explain a finding by its CODE, or how to profile steps (`profiler`); list all without one."""
+    from chopperd.report.build.findings import RULES
+
+    if code is None:
+        width = max(map(len, RULES))
+        lines = [f"{each.code:{width}}  {each.title}\n" for each in RULES.values()]
+        lines.append(f"{'profiler':{width}}  the lines that make a job write its steps\n")
+        write("".join(lines))
+    elif code == "profiler":
+        write(_PROFILER)
+    elif code in RULES:
+        rule = RULES[code]
+        write(
+            f"{rule.code}: {rule.title}\n\n{rule.meaning}\n\nfires  {rule.fires}\n"
+            f"do     {rule.action}\ncheck  chopperd report TRACE..., before and after\n"
+        )
+    else:
+        raise ConfigError([f"there is no finding {code!r}: `chopperd explain` lists all"])

@@ -20,6 +20,7 @@ from chopperd.model.report import (
     Sampling,
 )
 from chopperd.model.report_rows import Row
+from chopperd.report.build.findings import findings_of
 from chopperd.report.build.processes import clocks_apart_ns, first_step, processes, rank_conflicts
 from chopperd.report.build.rows import DraftRow, without_intervals
 from chopperd.report.build.summary import across_devices, summarise
@@ -85,6 +86,7 @@ def build_document(
         notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals)))),
         host=tuple(report.host for report in reports if report.host is not None),
     )
+    document = replace(document, findings=findings_of(document))
     return with_selection(document, selection)
 
 
