@@ -65,7 +65,7 @@ _ROW_RULES: Final = (
             code="launch.bound",
             title="the GPU idles while the host is not ready to launch",
             meaning="The GPU is done before the host has launched what comes next: it prepares "
-            "launches, or does something else (a CPU optimizer, logging, garbage collection, a checkpoint).",
+            "launches, or does something else (a CPU optimizer, logging, a checkpoint).",
             fires="at 10 % of the step or more",
             action="see what the host does meanwhile (profile with with_stack=True); if it is "
             "launches: torch.compile, CUDA graphs, fused optimizers",
