@@ -205,8 +205,10 @@ def test_a_hostile_agent_prints_nothing_that_a_terminal_obeys(
     document = json.loads(capsys.readouterr().out)
     for row in document["steps"]:
         row |= {"job": EVIL, "gpu": EVIL}
-    words = dict.fromkeys(("code", "text", "action", "verify"), EVIL)
-    document["findings"] = [{**words, "bound_ns": 1}]
+    words = dict.fromkeys(("code", "title", "action", "command", "gpu"), EVIL)
+    document["findings"] = [
+        {**words, "evidence": [EVIL], "bound_ns": 1, "basis": "row", "rank": None}
+    ]
     times = (float(at_s) for at_s in range(10, 100, 4))  # losses are known after two looks
     gpus = (api_answers.gpus(sampled_s=at_s, lost_s=1.0, after_s=at_s) for at_s in times)
     replies: dict[str, Reply | Callable[[str], Reply]] = {

@@ -119,7 +119,7 @@ def test_lists_are_frames_with_the_keys_of_their_rows(report: Report) -> None:
     assert len(report.families) == expected > 0
     assert set(lists_of(Row)) == {
         *("micro_steps", "copies", "collectives", "families", "classes"),
-        *("by_operation", "by_layer", "by_phase"),
+        *("by_operation", "by_layer", "by_phase", "by_annotation", "held"),
     }  # each has a frame
 
 

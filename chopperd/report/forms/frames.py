@@ -83,6 +83,8 @@ class Report:
     operations = _list("by_operation", "Device work by operator in each row.")
     layers = _list("by_layer", "Device work by layer in each row.")
     phases = _list("by_phase", "Device work by phase in each row.")
+    annotations = _list("by_annotation", "Device work by annotation in each row.")
+    held = _list("held", "Who held the device idle, or its exposed communication, in each row.")
     host_operations = _host("by_operation", "Host time by operator, of traces without device work.")
     host_layers = _host("by_layer", "Host time by layer, of traces without device work.")
     host_phases = _host("by_phase", "Host time by phase, of traces without device work.")
