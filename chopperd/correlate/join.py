@@ -29,7 +29,13 @@ from chopperd.correlate.clock.signal import (
 )
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
-from chopperd.correlate.groups import GroupTotals, add_alike, group_totals, record_figures
+from chopperd.correlate.groups import (
+    GroupTotals,
+    add_alike,
+    exposed_by_class_ns,
+    group_totals,
+    record_figures,
+)
 from chopperd.correlate.intervals import lengths_ns
 from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
 from chopperd.correlate.traffic import Traffic, traffic_of
@@ -107,6 +113,7 @@ class JoinedDevice:
     clocks: RowClocks | None  # None without usable samples
     families: GroupTotals
     classes: GroupTotals
+    class_exposed_ns: Int64s  # (classes,) as of `exposed_by_class_ns`
     operations: GroupTotals
     layers: GroupTotals
     phases: GroupTotals
@@ -152,6 +159,7 @@ def join_device(
         clocks=clocks,
         families=group_totals(family, figures, kernel_class),
         classes=group_totals(kernel_class, figures),
+        class_exposed_ns=exposed_by_class_ns(timeline, masks),
         operations=group_totals(operation, figures),
         layers=group_totals(layer, figures),
         phases=group_totals(phase, figures),

@@ -77,9 +77,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
     """All records of one class, of a whole file; `total_ns` is their sum, not a union.
 
-    `exposed_ns` is the time in which a record of this class ran and none of a class that comes
-    before it in the waterfall's order. Clock and loss are as of `Family`; excess is
-    against peers.
+    `exposed_ns` is time, no sum: of a class of compute, while no other class of compute ran; of
+    communication, while no compute ran; of copies, while neither did; of fills, while no copy did
+    either. Clock and loss are as of `Family`; excess is against peers.
     """
 
     class_: str = msgspec.field(name="class")

@@ -126,7 +126,7 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
             launched_ns=None,
             foreign_ns=None,
             families=families_of(joined.families, timeline.families, traffic.contention),
-            classes=classes_of(joined.classes),
+            classes=classes_of(joined.classes, joined.class_exposed_ns),
             by_operation=parts_of(joined.operations, timeline.operations),
             by_layer=parts_of(joined.layers, timeline.layers),
             by_phase=parts_of(joined.phases, PHASE_LABELS),

@@ -16,7 +16,7 @@ from chopperd.correlate.efficiency import EfficiencyTotals
 from chopperd.correlate.groups import OTHER, GroupTotals, RecordFigures, group_totals
 from chopperd.correlate.traffic import Traffic, TransferTotals, bus_factor
 from chopperd.correlate.waterfall import COPY_DIRECTIONS
-from chopperd.model.arrays import Int8s, Int32s
+from chopperd.model.arrays import Int8s, Int32s, Int64s
 from chopperd.model.kinds import KERNEL_CLASSES
 from chopperd.model.report import HostPart, HostTime
 from chopperd.model.report_rows import (
@@ -65,8 +65,8 @@ def families_of(
     )
 
 
-def classes_of(totals: GroupTotals) -> tuple[ClassTotal, ...]:
-    """Return the totals of the kernel classes."""
+def classes_of(totals: GroupTotals, exposed_ns: Int64s) -> tuple[ClassTotal, ...]:
+    """Return the totals of the kernel classes; `exposed_ns` is (classes,) int64."""
     return tuple(
         filled(
             ClassTotal,
@@ -74,6 +74,7 @@ def classes_of(totals: GroupTotals) -> tuple[ClassTotal, ...]:
             index,
             class_=KERNEL_CLASSES[kernel_class].label,
             total_ns=int(totals.time_ns[index]),
+            exposed_ns=int(exposed_ns[kernel_class]),
             **_lost(totals, index),
         )
         for index, kernel_class in enumerate(totals.group)

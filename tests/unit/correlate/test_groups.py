@@ -16,12 +16,14 @@ from chopperd.correlate.groups import (
     GroupTotals,
     RecordFigures,
     add_alike,
+    exposed_by_class_ns,
     group_totals,
     record_figures,
 )
 from chopperd.correlate.join import join_device
+from chopperd.correlate.waterfall import busy_masks
 from chopperd.model.arrays import Int8s, Int32s
-from chopperd.model.kinds import KernelClass
+from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Phase
 from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
 
@@ -297,3 +299,55 @@ def test_losses_hold_where_the_clock_follows_the_kernel(hz: int, seed: int, seco
         ends_ns = 2 * 1000 * MS / hz * 0.3  # before the first sample and after the last
         assert abs(found.lost_ns[g] - true_ns) <= found.half_ns[g] + ends_ns
         assert abs(found.lost_ns[g] - true_ns) < 0.01 * count * length * MS
+
+
+def exposed(records: list[Rec]) -> dict[KernelClass, int]:
+    timeline = device(records)
+    found = exposed_by_class_ns(timeline, busy_masks(timeline)).tolist()
+    return {kind: each for kind, each in zip(KERNEL_CLASSES, found, strict=True) if each}
+
+
+def exposed_at(t: int, timeline: DeviceTimeline) -> KernelClass | None:
+    """The class that is exposed in [t, t + 1), by the words of the docstring."""
+    running = {
+        KernelClass(kind)
+        for start, end, kind in zip(
+            timeline.start_ns, timeline.end_ns, timeline.kernel_class, strict=True
+        )
+        if start <= t < end
+    }
+    computing = running & COMPUTE_CLASSES
+    if computing:
+        return next(iter(computing)) if len(computing) == 1 else None
+    order = (KernelClass.COMM, KernelClass.MEMCPY, KernelClass.MEMSET)
+    return next((kind for kind in order if kind in running), None)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            lambda start, length, kind: Rec(start, start + length, kind=kind, stream=kind),
+            st.integers(0, 40),
+            st.integers(0, 12),
+            st.sampled_from(KERNEL_CLASSES),
+        ),
+        max_size=12,
+    )
+)
+def test_exposed_time_equals_a_walk_over_every_ns(records: list[Rec]) -> None:
+    timeline = device(records)
+    walked = [exposed_at(t, timeline) for t in range(60)]
+    assert exposed(records) == {
+        kind: walked.count(kind) for kind in KERNEL_CLASSES if kind in walked
+    }
+
+
+def test_a_class_is_exposed_while_nothing_that_hides_it_runs() -> None:
+    """By hand: two gemms [0, 100) and [50, 120), a norm [110, 150), communication [100, 200).
+
+    Gemm alone [0, 110), both [110, 120), the norm alone [120, 150), communication [150, 200).
+    """
+    norm, comm = KernelClass.NORM, KernelClass.COMM
+    records = [Rec(0, 100), Rec(50, 120), Rec(110, 150, kind=norm), Rec(100, 200, kind=comm)]
+    assert exposed(records) == {KernelClass.GEMM: 110, norm: 30, comm: 50}
