@@ -505,7 +505,7 @@ def test_a_clock_of_one_value_below_the_reference_without_a_reason_looks_locked(
     job = Job(steps=(1, 2, 3, 4), uuid="GPU-0")
     report = reported(job, sample_set(held()))
     assert text(report, "looks_locked") == (
-        "GPU 0 computes at 1500 MHz all the time, of 2000, and no limit is reported: it looks "
+        "GPU 0 computes at 1500 MHz all the time, of 2000, and no limit is reported: it seems "
         "locked (nvidia-smi -q -d CLOCK); if it is, set reference.limit_mhz = 1500, and the loss "
         "is its user's limit"
     )
