@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from bench.gpu.part import Options, kept_packed, main, output_of
-from chopperd.report.text.report import page_text
+from chopperd.report.text.page import page_text
 from chopperd.selftest.findings import Findings, render_findings
 
 

@@ -226,7 +226,7 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
 
     from chopperd.cli.top import quiet_stderr, quit_key
     from chopperd.report.text.live_pages import live_page, window
-    from chopperd.report.text.report import Shown
+    from chopperd.report.text.page import Shown
 
     console = Console(highlight=False, markup=False, emoji=False)
     history: tuple[NodeSnapshot, ...] = ()

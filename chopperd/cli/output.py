@@ -56,7 +56,8 @@ def print_report(
         from chopperd.report.forms.schema import formatted
 
         styled = output is None and sys.stdout.isatty()
-        text = formatted(document, form, by=by, styled=styled)
+        width = _terminal_width() if styled else None
+        text = formatted(document, form, by=by, styled=styled, width=width)
         if output is None:
             _write_safe(text)
             return
@@ -88,9 +89,18 @@ def _parquet(document: "ReportDocument", *, to_terminal: bool) -> bytes:
 
 def print_page(page: "RenderableType") -> None:
     """Print a page of text or tables to stdout, styled on a terminal."""
-    from chopperd.report.text.report import page_text
+    from chopperd.report.text.page import WIDTH, page_text
 
-    _write_safe(page_text(page, styled=sys.stdout.isatty()))
+    styled = sys.stdout.isatty()
+    width = _terminal_width() if styled else WIDTH
+    _write_safe(page_text(page, styled=styled, width=width))
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal that stdout is."""
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
 
 
 def write(text: str) -> None:

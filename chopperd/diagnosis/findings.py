@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
-from chopperd.report.text.sections import table
+from chopperd.report.text.page import table
 from chopperd.report.text.wording import plural
 
 

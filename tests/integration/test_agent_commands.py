@@ -159,7 +159,7 @@ def test_report_without_a_file_is_the_agents_in_every_form(
 ) -> None:
     assert cli.run(["report", "--job", "llama", "--by", "family"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith(" CLOCK COST  at most 131 of each 1412 ms step")
+    assert text.startswith(" COMMUNICATION   208 of each 1412 ms step")
     assert "FAMILIES" in text
     assert agent.asked == [f"{API}/report/latest?job=llama&include=families"]
     assert cli.run(["report", "--job", "llama", "--by", "layer"]) == 0

@@ -186,7 +186,7 @@ def test_an_unknown_time_zone_is_refused(capsys: pytest.CaptureFixture[str]) -> 
 def test_report_prints_text_with_families_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["report", "x.json"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith(" CLOCK COST  at most 131 of each 1412 ms step")
+    assert text.startswith(" COMMUNICATION   208 of each 1412 ms step")
     assert "FAMILIES" not in text
     assert "\x1b" not in text
     assert cli.run(["report", "x.json", "--by", "family"]) == 0
@@ -281,7 +281,7 @@ def test_record_reports_on_what_the_command_wrote(
 ) -> None:
     recorded.append(Path("x.json"))
     assert cli.run(["record", PYTHON, "-c", "pass", "--hz", "not ours"]) == 0
-    assert capsys.readouterr().out.startswith(" CLOCK COST  ")
+    assert capsys.readouterr().out.startswith(" COMMUNICATION   ")
 
 
 @pytest.mark.usefixtures("recorded")

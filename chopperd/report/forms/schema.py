@@ -75,7 +75,12 @@ BinaryFormat: TypeAlias = Literal["parquet"]
 
 
 def formatted(
-    document: ReportDocument, form: Format, *, by: By | None = None, styled: bool = False
+    document: ReportDocument,
+    form: Format,
+    *,
+    by: By | None = None,
+    styled: bool = False,
+    width: int | None = None,
 ) -> str:
     """Render the report in one form.
 
@@ -84,6 +89,7 @@ def formatted(
         form: "text", "json" or "csv".
         by: Grouping of the kernel table that the text adds, or that the CSV is; None for none.
         styled: Whether the text has escape codes for terminal colours.
+        width: Columns of the text; None for those of a file.
     """
     if form == "json":
         return encode_json(document).decode()
@@ -91,6 +97,7 @@ def formatted(
         from chopperd.report.forms.columns import render_csv, render_list_csv  # noqa: PLC0415
 
         return render_list_csv(document, FIELDS[by]) if by else render_csv(document)
-    from chopperd.report.text.report import page_text, render_rich  # noqa: PLC0415
+    from chopperd.report.text.page import WIDTH, page_text  # noqa: PLC0415
+    from chopperd.report.text.report import render_rich  # noqa: PLC0415
 
-    return page_text(render_rich(document, by=by), styled=styled)
+    return page_text(render_rich(document, by=by), styled=styled, width=width or WIDTH)

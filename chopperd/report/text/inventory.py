@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 
 from chopperd.model.devices import DeviceReading, FieldProbe, Inventory, InventoryEntry, ProcessView
 from chopperd.model.kinds import CAUSES, Cause
-from chopperd.report.text.sections import table
+from chopperd.report.text.page import table
 from chopperd.report.text.wording import UNKNOWN, decimal, shorten, whole
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 

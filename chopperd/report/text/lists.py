@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 
 from chopperd.model.captures import GpuDrop, JobEntry, TraceEntry
 from chopperd.model.report_rows import Row
-from chopperd.report.text.report import simulated_mark
-from chopperd.report.text.sections import STEP_CAPTION, STEP_COLUMNS, step_cells, table
+from chopperd.report.text.page import simulated_mark, table
+from chopperd.report.text.sections import STEP_CAPTION, STEP_COLUMNS, step_cells
 from chopperd.report.text.wording import (
     UNKNOWN,
     count,
@@ -41,10 +41,10 @@ def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
         those = [row for row in rows if (row.job, row.run) == (job, run)]
         days = {row.start[_DAY] for row in those if row.start}
         shown = _TIME_OF_DAY if len(days) == 1 else _MONTH_TO_MINUTE
-        cells = [(_started(row, shown), _rank(row), *step_cells(row)) for row in those]
+        cells = [(_started(row, shown), *step_cells(row)) for row in those]
         title = f"STEPS  job {job or 'unknown'}, run {run or 'unknown'}"
         title += f", {days.pop()}" if len(days) == 1 else ""
-        columns = ("<started (UTC)", "rank", *STEP_COLUMNS)
+        columns = ("<started (UTC)", *STEP_COLUMNS)
         parts += ["", table(title, columns, cells, caption=STEP_CAPTION)]
     return Group(*(parts if simulated else parts[1:])) if runs else Group("no such steps")
 
@@ -63,10 +63,6 @@ def critical_rows(rows: Sequence[Row]) -> list[Row]:
 
 def _started(row: Row, shown: slice) -> str:
     return row.start[shown].replace("T", " ") if row.start else UNKNOWN
-
-
-def _rank(row: Row) -> str:
-    return UNKNOWN if row.rank is None else str(row.rank)
 
 
 def render_traces(traces: Sequence[TraceEntry], *, simulated: bool | None) -> Group:
@@ -155,7 +151,7 @@ class Described(Protocol):
         """Return the key's purpose, for people."""
 
 
-def render_settings(settings: Iterable[tuple[Described, object, str]]) -> Group:
+def render_settings(settings: Iterable[tuple[Described, object, str]]) -> RenderableType:
     """Render the settings: key, value, origin and help (`chopperd check-config`)."""
     rows = [
         (setting.key, _shown(value), origin, setting.help) for setting, value, origin in settings

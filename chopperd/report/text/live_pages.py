@@ -7,8 +7,7 @@ from rich.console import Group, RenderableType
 
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import DiesLive, GpuLive, LiveTotals, NodeSnapshot, SamplerCondition
-from chopperd.report.text.report import simulated_mark
-from chopperd.report.text.sections import table
+from chopperd.report.text.page import simulated_mark, table
 from chopperd.report.text.wording import (
     UNKNOWN,
     count,
@@ -100,7 +99,7 @@ def live_page(history: Sequence[NodeSnapshot]) -> Group:
     ratios = lost_ratios(window(history))
     rows = [_live_cells(gpu, ratios[gpu.info.gpu]) for gpu in now.gpus]
     body = table(_title(now), _LIVE_COLUMNS, rows, caption=_LIVE_CAPTION)
-    return Group(simulated_mark(), body) if now.simulated else body
+    return Group(*([simulated_mark()] if now.simulated else []), body)
 
 
 def gpu_values(gpu: GpuLive) -> tuple[str, ...]:

@@ -1,14 +1,11 @@
-"""Render the report as text: four lines for a manager, then tables, in 100 columns."""
+"""Render the report as text: the first screen, then the tables; those of traffic are here."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from io import StringIO
 from re import compile as pattern
 from textwrap import wrap
 from typing import Final, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from chopperd.model.report import By, ReportDocument
@@ -20,13 +17,14 @@ from chopperd.model.report_rows import (
     Family,
     Row,
 )
-from chopperd.model.safe_text import visible_lines
-from chopperd.report.text import sections
+from chopperd.report.text import answers, sections
 from chopperd.report.text.headline import HeadlineRow, headline
-from chopperd.report.text.sections import table
+from chopperd.report.text.holders import who_held_it
+from chopperd.report.text.page import WIDTH, Beside, Section, page_text, simulated_mark, table
 from chopperd.report.text.tables import TITLES, classes, families, host_parts, parts, why_none
 from chopperd.report.text.wording import (
     UNKNOWN,
+    brief_name,
     count,
     decimal,
     known,
@@ -42,7 +40,6 @@ from chopperd.report.text.wording import (
 
 _SHOWN: Final = 8
 _GIGA: Final = 1e9
-_COLLECTIVE_WIDTH: Final = 16
 _GROUP_WIDTH: Final = 18
 _RANKS_WIDTH: Final = 13
 _SIZED: Final = "moved, GB/s: of those whose size the trace gives"
@@ -52,13 +49,13 @@ KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 
-def copies(document: ReportDocument) -> Group | None:
+def copies(document: ReportDocument) -> Section | None:
     """Render the table of copies, one line a direction, over all devices; None without copies."""
     every = [each for row in document.totals for each in row.copies]
     if not every:
         return None
     alike = _grouped((each.direction, each) for each in every)
-    columns = ("<direction", "count", "ms", "moved", "GB/s")
+    columns = ("<direction", "count", "ms", "moved", "-GB/s")
     rows = [_copy_cells(direction, members) for direction, members in alike.items()]
     partly = any(each.sized_count < each.count for each in every)
     return table("COPIES  whole file", columns, rows, caption=_SIZED if partly else "")
@@ -83,7 +80,7 @@ def _rates(rates: Iterable[float | None]) -> str:
     return spread([each / _GIGA for each in rates if known(each)], digits=1)
 
 
-def collectives(document: ReportDocument) -> Group | None:
+def collectives(document: ReportDocument) -> Section | None:
     """Render the table of collectives, a line for each kind of group, over all devices.
 
     Shows those with the most time; None without any.
@@ -96,7 +93,9 @@ def collectives(document: ReportDocument) -> Group | None:
     title = "COLLECTIVES  whole file"
     if len(lines) > _SHOWN:
         title += f", {_SHOWN} with the most time of {count(len(lines))} (--format json)"
-    columns = ("<collective", "<group", "ranks", "count", "ms", "moved", "GB/s", "bus GB/s")
+    columns = (
+        *("~<collective", "?~<group", "-ranks", "count", "ms", "moved", "??GB/s", "-bus GB/s"),
+    )
     rows = [_collective_cells(members) for members in lines[:_SHOWN]]
     partly = any(each.sized_count < each.count for each in every)
     return table(title, columns, rows, caption=f"{_WAITS}\n{_SIZED}" if partly else _WAITS)
@@ -107,7 +106,7 @@ def _collective_cells(members: Sequence[CollectiveTraffic]) -> tuple[str, ...]:
     names = sorted({each.group for each in members if each.group is not None})
     label = first.group_description or ", ".join(names) or UNKNOWN
     return (
-        shorten(first.name, _COLLECTIVE_WIDTH),
+        first.name,
         shorten(label, _GROUP_WIDTH),
         _ranks(members),
         count(sum(each.count for each in members)),
@@ -130,7 +129,7 @@ def _ranks(members: Sequence[CollectiveTraffic]) -> str:
     return f"{text}: {only}" if fits else text
 
 
-def contention(document: ReportDocument, width: int) -> Group | None:
+def contention(document: ReportDocument) -> Section | None:
     """Render the table of families and what concurrent communication costs them.
 
     Shows those with the most time for which that is known; None without any.
@@ -144,15 +143,16 @@ def contention(document: ReportDocument, width: int) -> Group | None:
     if not found:
         return None
     found.sort(key=lambda each: -each[0].time_ns)
-    columns = ("<name", "<class", "count", "ms", "<times as long [95 %]", "Chopper's E50/E0")
-    rows = [_contention_cells(family, how, width) for family, how in found[:_SHOWN]]
-    return table("BESIDE COMMUNICATION  whole file, each device", columns, rows)
+    columns = ("~<name", "<class", "?count", "ms", "<times as long [95 %]", "?E50/E0")
+    rows = [_contention_cells(family, how) for family, how in found[:_SHOWN]]
+    caption = "E50/E0: as Chopper has it"
+    return table("BESIDE COMMUNICATION  whole file, each device", columns, rows, caption=caption)
 
 
-def _contention_cells(family: Family, how: Contention, width: int) -> tuple[str, ...]:
+def _contention_cells(family: Family, how: Contention) -> tuple[str, ...]:
     low, high = decimal(how.low, 2), decimal(how.high, 2)
     return (
-        shorten(family.name, max(width - 72, 16)),
+        brief_name(family.name),
         words(family.class_),
         count(how.count),
         milliseconds(family.time_ns),
@@ -177,7 +177,7 @@ _MEANING: Final = (
 )
 
 
-def efficiency(document: ReportDocument) -> Group | None:
+def efficiency(document: ReportDocument) -> Section | None:
     """Render the table of devices with the most shaped work; None where no work is known."""
     found = [
         (row, row.efficiency)
@@ -191,8 +191,8 @@ def efficiency(document: ReportDocument) -> Group | None:
     if len(found) > _SHOWN:
         title += f", {_SHOWN} of {len(found)} devices (--format json)"
     columns = (
-        *("<gpu", "rank", "<type", "TFLOP/s", "of peak %", "at peak ms", "use", "overlap"),
-        *("clock", "took ms", "shaped %"),
+        *("<gpu", "-rank", "<type", "TFLOP/s", "-of peak %", "?at peak ms", "-use", "-overlap"),
+        *("-clock", "took ms", "??shaped %"),
     )
     rows = [_cells(row, each) for row, each in found[:_SHOWN]]
     return table(title, columns, rows, caption=_caption([each for _, each in found]))
@@ -224,129 +224,98 @@ def _caption(found: list[Efficiency]) -> str:
     return "\n".join([*meaning, *reasons])
 
 
-WIDTH: Final = 100
-_LABEL_WIDTH: Final = 12
+# The page.
+
+_INDENT: Final = 9
 _NO_BREAK: Final = "\u00a0"
-_BRACKETS: Final = pattern(r"\([^()]*\)|\[[^\[\]]*\]")
-_SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
+#: What a line is not broken in: brackets that are short, and a figure and its unit.
+_BRACKETS: Final = pattern(r"\([^()]{,40}\)|\[[^\[\]]{,40}\]")
+_FIGURE: Final = pattern(r"(?<=\d) (?=(?:ms|%|MHz|C|Hz|W)\b|%)")
 
 
 def render_text(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> str:
     """Render the report as plain text, the same for the same document; ends in a line break."""
-    return page_text(render_rich(document, width=width, by=by), width=width)
+    return page_text(render_rich(document, by=by), width=width)
 
 
-def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
-    """Render a page as text; `styled` adds escape codes of the colours that every terminal has.
-
-    A width below `WIDTH` is taken as `WIDTH`: a table that is narrower would cut digits off.
-    """
-    buffer = StringIO()
-    console = Console(
-        file=buffer,
-        width=max(width, WIDTH),
-        color_system="standard" if styled else None,
-        force_terminal=styled,
-        legacy_windows=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    console.print(Shown(page))
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-class Shown:
-    """A page that is printed without terminal control characters, except for its own styles.
-
-    Args:
-        page: As it was made; cells of tables are in one line already.
-    """
-
-    def __init__(self, page: RenderableType) -> None:
-        self._page = page
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the page's text with control characters escaped, and its styles."""
-        for text, style, control in console.render(self._page, options):
-            yield Segment(visible_lines(text), style, control)
-
-
-def render_rich(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> Group:
-    """Render the report for a rich console; styles show on a terminal only."""
+def render_rich(document: ReportDocument, *, by: By | None = None) -> Group:
+    """Render the report for a rich console, as wide as that is; styles show on a terminal only."""
     page: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
-    page.append(_headline(headline(document), width))
-    for section in _sections(document, width, by=by):
-        page += ["", section]
+    page.append(FirstScreen(headline(document)))
+    for part in laid_out(document, by=by):
+        page += ["", Beside(*part) if len(part) > 1 else part[0]]
     return Group(*page)
 
 
-def simulated_mark() -> Text:
-    """Return the line that marks a page as made of simulated data."""
-    return Text(f" {_SIMULATED}", style="bold reverse")
+class FirstScreen:
+    """The rows of the headline, each with its label, in lines of the console's width.
+
+    Args:
+        rows: As `headline` gives them.
+    """
+
+    def __init__(self, rows: Sequence[HeadlineRow]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines."""
+        for nth, row in enumerate(self._rows):
+            label = f" {row.label}".ljust(_INDENT - 2 if nth else _INDENT - 3) + "  "
+            label += " " * (not nth)
+            first, *more = _packed(row, options.max_width, len(label))
+            yield Text(label, style=row.style or "bold").append(Text(first, style="not bold"))
+            yield from (Text(" " * _INDENT + line) for line in more)
 
 
-def _sections(document: ReportDocument, width: int, *, by: By | None) -> Iterator[RenderableType]:
+def _packed(row: HeadlineRow, width: int, label: int) -> list[str]:
+    """Break a row's text into lines of `width`, the first with its label, others indented."""
+    text = row.separator.join(row.clauses)
+    text = _BRACKETS.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
+    text = _FIGURE.sub(_NO_BREAK, text)
+    lines = wrap(
+        text,
+        width,
+        initial_indent=" " * label,
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.lstrip(" ").replace(_NO_BREAK, " ") for line in lines] or [""]
+
+
+def laid_out(document: ReportDocument, *, by: By | None) -> Iterator[tuple[Section, ...]]:
+    """Yield the tables of a report in order, those that may stand next to each other together."""
+    pair = [each for each in (sections.gpus(document), classes(document)) if each is not None]
     tables = (
         sections.waterfall(document),
+        who_held_it(document),
+        *_by(document, by),
+        answers.ranks(document),
         sections.steps(document),
-        _beside(sections.gpus(document), classes(document)),
-        *_by(document, width, by),
-        contention(document, width) if by == "family" else None,
+        *pair,
+        answers.drops(document),
+        contention(document) if by == "family" else None,
         copies(document),
         collectives(document),
         efficiency(document),
-        sections.findings(document),
+        answers.findings(document),
         sections.notes(document),
-        sections.sources(document, width),
+        sections.sources(document),
     )
-    yield from (table for table in tables if table is not None)
+    for each in tables:
+        if each is not None and each not in pair:
+            yield (each,)
+        elif each is not None and each is pair[0]:
+            yield tuple(pair)
 
 
-def _by(document: ReportDocument, width: int, by: By | None) -> tuple[RenderableType, ...]:
+def _by(document: ReportDocument, by: By | None) -> tuple[Section | None, ...]:
     """Return the tables by `by`, of devices and of traces with host work only, or why none."""
     if by is None:
-        return ()
-    found = [families(document, width)] if by == "family" else []
+        is_host = bool(document.host) and not document.totals
+        return (host_parts(document, "operation"),) if is_host else ()
+    found = [families(document)] if by == "family" else []
     if by != "family":
-        found += [parts(document, by, width), host_parts(document, by, width)]
+        found += [parts(document, by), host_parts(document, by)]
     tables = tuple(each for each in found if each is not None)
-    return tables or (Group(Text(TITLES[by], style="bold"), Text(why_none(document))),)
-
-
-def _beside(left: Group | None, right: Group | None) -> RenderableType | None:
-    """Lay out two tables next to each other; return the only one, or None, where one is missing."""
-    if left is None or right is None:
-        return left or right
-    grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_row(left, right)
-    return grid
-
-
-def _headline(rows: tuple[HeadlineRow, ...], width: int) -> Table:
-    grid = Table.grid(padding=0)
-    grid.add_column(width=_LABEL_WIDTH + 1, no_wrap=True)
-    grid.add_column()
-    for row in rows:
-        lines = _packed(row, width - _LABEL_WIDTH - 1)
-        grid.add_row(Text(f" {row.label}", style="bold"), Text("\n".join(lines)))
-    return grid
-
-
-def _packed(row: HeadlineRow, width: int) -> list[str]:
-    """Lay out clauses in lines of `width`, broken between clauses where that is possible."""
-    lines: list[str] = []
-    for clause in row.clauses:
-        joined = f"{lines[-1]}{row.separator}{clause}" if lines else clause
-        if lines and len(joined) > width:
-            lines[-1] = f"{lines[-1]}{row.separator}".rstrip()
-            lines.append(clause)
-        else:
-            lines[-1:] = [joined]
-    return [part for line in lines for part in _wrapped(line, width)]
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """Wrap the line to `width`, without a break inside brackets."""
-    held = _BRACKETS.sub(lambda found: found[0].replace(" ", _NO_BREAK), line)
-    return [part.replace(_NO_BREAK, " ") for part in wrap(held, width)] or [""]
+    return tables or (table(TITLES[by], ("<",), [(why_none(document),)], header=False),)

@@ -4,21 +4,18 @@ Every function returns the table of one section, or None where the document has 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, TraceSummary
 from chopperd.model.report_rows import Row
-from chopperd.model.safe_text import visible
-from chopperd.report.text.headline import gpu_name, unresolved
+from chopperd.report.text.costs import gpu_name, main_cause, wait_and_transfer
+from chopperd.report.text.holders import DEVICE_WAITS, LATENCY, holders
+from chopperd.report.text.page import Section, plain, table
 from chopperd.report.text.resolution import pooled_share, row_share
+from chopperd.report.text.trust import unresolved
 from chopperd.report.text.wording import (
     UNKNOWN,
-    bar,
     brief_milliseconds,
     count,
     fixed_milliseconds,
@@ -32,7 +29,9 @@ from chopperd.report.text.wording import (
     words,
 )
 
-_BAR_WIDTH: Final = 40
+#: Shares of the step from which a row is marked as large, and very large.
+_LARGE: Final = 0.05
+_VERY_LARGE: Final = 0.2
 _STEPS_SHOWN: Final = 12
 _GPUS_SHOWN: Final = 16
 _TRACES_SHOWN: Final = 16
@@ -54,44 +53,19 @@ _WATERFALL_LABELS: Final = {
 }
 #: Columns of a table of steps, whose cells `step_cells` gives, and its caption.
 STEP_COLUMNS: Final = (
-    *("step", "<gpu", "window", "compute", "comm*", "idle", "MHz", "lost"),
-    *("<lost % [95 %]", "excess", "<"),
+    *("step", "-rank", "<-gpu", "-window", "-compute", "-comm*", "-idle", "-marker", "?MHz"),
+    *("??lost", "<-lost % [95 %]", "-excess", "<-"),
 )
 STEP_CAPTION: Final = "times in ms; comm*: with no compute at the same time"
+_HOST_CAPTION: Final = "times in ms, of the host's markers"
 _IDLE_ROWS: Final = tuple(name for name in _WATERFALL_LABELS if name.startswith("idle_"))
 
 
-def table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    header: bool = True,
-    caption: str = "",
-) -> Group:
-    """Make a titled, borderless table; a leading `<` in a column's name aligns it left, else right.
+def waterfall(document: ReportDocument) -> Section | None:
+    """Render the mean waterfall of complete steps, else of the file, on the critical device.
 
-    Only the last column breaks lines. Title and caption are not held to the table's width.
+    Rows of no time are left out, unknown ones too.
     """
-    body = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=header)
-    for column in columns:
-        left = column.startswith("<")
-        name = Text(column.lstrip("<"), style="dim")
-        body.add_column(name, justify="left" if left else "right", no_wrap=True)
-    body.columns[-1].no_wrap = False
-    for row in rows:
-        body.add_row(*(Text(visible(cell)) for cell in row))
-    below = [Text(caption, style="dim")] if caption else []
-    return Group(Text(visible(title), style="bold"), body, *below)
-
-
-def _plain(title: str, rows: Sequence[Sequence[str]]) -> Group:
-    """Make a table of left-aligned columns without header."""
-    return table(title, ("<",) * len(rows[0]), rows, header=False)
-
-
-def waterfall(document: ReportDocument) -> Group | None:
-    """Render the mean waterfall of complete steps, else of the file, on the critical device."""
     summary = document.summary
     if summary is None or not summary.waterfall_ns:
         return None
@@ -102,20 +76,60 @@ def waterfall(document: ReportDocument) -> Group | None:
         title = f"WHERE THE STEP WENT  critical device, mean over {steps}"
     total_ns = sum(summary.waterfall_ns.values())
     digits = millisecond_digits(total_ns, significant=5)
-    rows = []
+    rows: list[tuple[str, ...]] = []
+    styles: dict[int, str] = {}
+    for label, value_ns, style in _waterfall_lines(document, summary.waterfall_ns):
+        share = value_ns / total_ns if total_ns else None
+        styles[len(rows)] = _severity(share) if style is None else style
+        drawn = "" if share is None or label.startswith(" ") else str(share)
+        rows.append((label, fixed_milliseconds(value_ns, digits), percent(share), drawn))
+    whole_share = percent(1.0) if total_ns else UNKNOWN
+    rows.append(("window", fixed_milliseconds(total_ns, digits), whole_share, ""))
+    return table(title, ("<", "ms", "%", "??="), rows, styles=styles)
+
+
+def _severity(share: float | None) -> str:
+    if share is None or share < _LARGE:
+        return ""
+    return "red" if share >= _VERY_LARGE else "yellow"
+
+
+def _waterfall_lines(
+    document: ReportDocument, waterfall_ns: Mapping[str, float]
+) -> Iterator[tuple[str, float, str | None]]:
+    """Yield label, time, and style of each row with time, and of its parts where known."""
+    is_clocked = "dvfs_loss" in waterfall_ns
     for name, label in _WATERFALL_LABELS.items():
-        value_ns = summary.waterfall_ns.get(name)
-        share = value_ns / total_ns if known(value_ns) and total_ns else None
-        rows.append(
-            (label, fixed_milliseconds(value_ns, digits), percent(share), bar(share, _BAR_WIDTH))
-        )
-    rows.append(
-        ("window", fixed_milliseconds(total_ns, digits), percent(1.0) if total_ns else UNKNOWN, "")
-    )
-    return table(title, ("<", "ms", "%", "<"), rows)
+        value_ns = waterfall_ns.get(name)
+        if not value_ns:
+            continue
+        shown = label
+        if name == "compute_unsampled" and not is_clocked:
+            shown = "compute, clock unknown"
+        yield shown, value_ns, None if name.startswith(("idle", "exposed")) else ""
+        for part, part_ns in _parts(document, name):
+            yield f"  {part}", part_ns, "dim"
 
 
-def steps(document: ReportDocument) -> Group | None:
+def _parts(document: ReportDocument, name: str) -> list[tuple[str, float]]:
+    """Return the parts of a row that are known and not nothing."""
+    if name == "exposed_comm":
+        parts = wait_and_transfer(document)
+        return list(zip(("waiting for other ranks", "transfer"), parts or (), strict=False))
+    found = holders(document) if name == "idle_launch_call" else None
+    if found is None:
+        return []
+    those = found.of(name)
+    groups = {
+        "in launch calls": [e for e in those if e.name not in {LATENCY, DEVICE_WAITS}],
+        "after the call has returned": [e for e in those if e.name == LATENCY],
+        "the device waits": [e for e in those if e.name == DEVICE_WAITS],
+    }
+    sums = {label: found.mean_ns(each, lambda held: held.time_ns) for label, each in groups.items()}
+    return [(label, time_ns) for label, time_ns in sums.items() if time_ns]
+
+
+def steps(document: ReportDocument) -> Section | None:
     """Render the last steps, each on its critical device; a single step on all devices."""
     if not document.steps:
         return None
@@ -137,6 +151,8 @@ def steps(document: ReportDocument) -> Group | None:
 
 
 def _steps_caption(document: ReportDocument, shown: Sequence[Row]) -> str:
+    if all(row.host_only for row in shown):
+        return _HOST_CAPTION
     caption = STEP_CAPTION
     unclear = any((share := row_share(row)) and not share.resolved for row in shown)
     pooled = pooled_share(document.totals)
@@ -158,11 +174,13 @@ def step_cells(row: Row) -> tuple[str, ...]:
     clock = row.clock.compute if row.clock is not None else None
     return (
         str(row.step) if row.step is not None else UNKNOWN,
+        _integer(row.rank),
         _row_gpu(row),
         milliseconds(row.window_ns),
         milliseconds(row.compute_ns),
         milliseconds(parts.exposed_comm if parts else None),
         milliseconds(sum(getattr(parts, name) for name in _IDLE_ROWS) if parts else None),
+        milliseconds(row.marker_ns) if row.host_only else UNKNOWN,
         whole(clock.mean_mhz if clock is not None else None),
         milliseconds(row.dvfs.lost_ns),
         _lost_share(row),
@@ -188,14 +206,14 @@ def _lost_share(row: Row) -> str:
 
 def _remarks(row: Row) -> str:
     marks = [
-        f"host only, marker {milliseconds(row.marker_ns)} ms" if row.host_only else "",
+        "host only" if row.host_only else "",
         "tail" if row.tail else "",
         "partial" if row.partial else "",
     ]
     return ", ".join(filter(None, marks))
 
 
-def gpus(document: ReportDocument) -> Group | None:
+def gpus(document: ReportDocument) -> Section | None:
     """Render one line a GPU, worst excess first; None where nothing is known of any."""
     summary = document.summary
     if summary is None or not summary.gpus:
@@ -205,11 +223,20 @@ def gpus(document: ReportDocument) -> Group | None:
     lines = sorted(summary.gpus, key=lambda line: -(line.excess_ns_per_step or 0.0))
     shown = lines[:_GPUS_SHOWN]
     title = "GPUS" if len(shown) == len(lines) else f"GPUS  worst {len(shown)} of {len(lines)}"
-    columns = ("<gpu", "rank", "MHz", "peers", "gap %", "excess ms", "C", "slowest")
-    return table(title, columns, [_gpu_cells(line) for line in shown])
+    columns = (
+        *("<gpu", "-rank", "MHz", "-peers", "-gap %", "-excess ms", "<-[95 %]", "-C"),
+        *("<-cause", "?slowest"),
+    )
+    styles = {nth: "bold red" for nth, line in enumerate(shown) if line.stands_out}
+    rows = [_gpu_cells(document, line) for line in shown]
+    caption = "gap: of compute, below the reference; excess: a step, beyond the peers"
+    return table(title, columns, rows, caption=caption, styles=styles)
 
 
-def _gpu_cells(line: GpuLine) -> tuple[str, ...]:
+def _gpu_cells(document: ReportDocument, line: GpuLine) -> tuple[str, ...]:
+    low_ns, high_ns = line.excess_low_ns_per_step, line.excess_high_ns_per_step
+    is_known = known(low_ns) and known(high_ns)
+    cause = main_cause(document, line)
     return (
         gpu_name(line).removeprefix("GPU ").replace("trace device", "dev"),
         _integer(line.rank),
@@ -217,7 +244,9 @@ def _gpu_cells(line: GpuLine) -> tuple[str, ...]:
         whole(line.peers_median_mhz),
         percent(line.gap_ratio),
         milliseconds(line.excess_ns_per_step),
+        f"[{brief_milliseconds(low_ns)}, {brief_milliseconds(high_ns)}]" if is_known else UNKNOWN,
         whole(line.temperature_mean_c),
+        f"{words(cause[0])} {percent(cause[1], 0)} %" if cause is not None else UNKNOWN,
         _integer(line.slowest_steps),
     )
 
@@ -226,23 +255,7 @@ def _integer(value: int | None) -> str:
     return UNKNOWN if value is None else count(value)
 
 
-def findings(document: ReportDocument) -> Group | None:
-    """Render the findings, each with its bound, the action, and the command that verifies it."""
-    if not document.findings:
-        return None
-    rows = []
-    for finding in document.findings:
-        bound = f" (at most {brief_milliseconds(finding.bound_ns)} ms)"
-        rows += [
-            (finding.code, finding.title + (bound if known(finding.bound_ns) else "")),
-            *(("", text) for text in finding.evidence),
-            ("", f"do: {finding.action}"),
-            ("", f"check: {finding.command}"),
-        ]
-    return _plain("NEXT", rows)
-
-
-def notes(document: ReportDocument) -> Group | None:
+def notes(document: ReportDocument) -> Section | None:
     """Render the notes on missing and doubtful figures: of each code the first few."""
     if not document.notes:
         return None
@@ -254,10 +267,10 @@ def notes(document: ReportDocument) -> Group | None:
         rows += [(code, text) for text in alike[:_NOTES_SHOWN]]
         if len(alike) > _NOTES_SHOWN:
             rows.append(("", f"and {len(alike) - _NOTES_SHOWN} more like these"))
-    return _plain("NOTES", rows)
+    return plain("NOTES", rows)
 
 
-def sources(document: ReportDocument, width: int) -> Group:
+def sources(document: ReportDocument) -> Section:
     """Render the trace files and the GPUs of their devices: a line for each file and device."""
     traces = document.traces or (document.trace,)
     rows: list[tuple[str, ...]] = []
@@ -268,8 +281,7 @@ def sources(document: ReportDocument, width: int) -> Group:
         rows += [("", *cells, "") for cells in more]
     if len(traces) > _TRACES_SHOWN:
         rows.append((f"and {len(traces) - _TRACES_SHOWN} more", "", "", "", ""))
-    beside = sum(2 + max(len(row[column]) for row in rows) for column in range(4))
-    return _plain("FROM", [(*row[:4], shorten(row[4], width - beside)) for row in rows])
+    return table("FROM", ("<", "<", "<??", "<?", "<~"), rows, header=False)
 
 
 def _is_in(device: DeviceSummary, nth: int, trace: TraceSummary) -> bool:

@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from rich.console import Group
-
 from chopperd.model.report import FIELDS, By, HostPart, PartsBy, ReportDocument
 from chopperd.model.report_rows import UNKNOWN_PART, ClassTotal, Family, Part
-from chopperd.report.text.sections import table
+from chopperd.report.text.holders import used_rows
+from chopperd.report.text.page import Section, table
 from chopperd.report.text.wording import (
     UNKNOWN,
+    brief_name,
     count,
     decimal,
     known,
@@ -75,8 +75,8 @@ def _share(time_ns: int, all_ns: int) -> str:
     return percent(time_ns / all_ns if all_ns else None)
 
 
-def summed_loss(members: Sequence[Family | ClassTotal | Part]) -> str:
-    """Format a sum of ceiling losses in ms with half its interval.
+def summed_loss(members: Sequence[Family | ClassTotal | Part], shares: int = 1) -> str:
+    """Format a sum of ceiling losses, over `shares`, in ms with half its interval.
 
     A lower bound ("≥") where one of them is unknown.
     """
@@ -88,23 +88,55 @@ def summed_loss(members: Sequence[Family | ClassTotal | Part]) -> str:
         for each in members
         if each.lost_low_ns is not None and each.lost_high_ns is not None
     ]
-    text = ("" if len(losses_ns) == len(members) else "≥ ") + milliseconds(sum(losses_ns))
+    text = ("" if len(losses_ns) == len(members) else "≥ ") + milliseconds(sum(losses_ns) / shares)
     has_intervals = len(halves_ns) == len(losses_ns)
-    return f"{text} ±{milliseconds(sum(halves_ns))}" if has_intervals else text
+    return f"{text} ±{milliseconds(sum(halves_ns) / shares)}" if has_intervals else text
 
 
-def classes(document: ReportDocument) -> Group | None:
-    """Render one line for each kernel class: its time, share of all, and the loss there at most."""
-    every = (each for row in document.totals for each in row.classes)
-    lines, all_ns = _lines(every, lambda each: each.class_, lambda each: each.total_ns)
-    rows = [
-        (words(name), milliseconds(time_ns), _share(time_ns, all_ns), summed_loss(members))
+def classes(document: ReportDocument) -> Section | None:
+    """Render one line for each kernel class: its time, how much of it is exposed, and the loss.
+
+    Means of the steps behind the summary where their classes are known, else sums over the file.
+    """
+    stepped = [row for row in used_rows(document) if row.classes and row.step is not None]
+    rows = stepped or [row for row in document.totals if row.classes and row.is_critical]
+    rows = rows or [row for row in document.totals if row.classes]
+    if not rows:
+        return None
+    shares = 1 if not stepped else len(rows)
+    window_ns = sum(row.window_ns or 0 for row in rows)
+    lines, _ = _lines(
+        (each for row in rows for each in row.classes),
+        lambda each: each.class_,
+        lambda each: each.total_ns,
+    )
+    cells = [
+        (
+            words(name),
+            milliseconds(time_ns / shares),
+            milliseconds(_exposed(members, shares)),
+            _share(time_ns, window_ns),
+            summed_loss(members, shares),
+        )
         for name, time_ns, members in lines
     ]
-    return table("CLASSES  whole file", ("<class", "ms", "%", "lost ms"), rows) if rows else None
+    if stepped:
+        title = "CLASSES  critical device, a step"
+    else:
+        device = "critical device" if len(rows) == 1 else f"{len(rows)} devices"
+        title = f"CLASSES  whole file, {device}"
+    caption = "total: sums of durations; %: of the window"
+    columns = ("<class", "total ms", "-exposed ms", "%", "-lost ms")
+    return table(title, columns, cells, caption=caption)
 
 
-def families(document: ReportDocument, width: int) -> Group | None:
+def _exposed(members: Sequence[ClassTotal], shares: int) -> float | None:
+    """Return the time of a class with none before it in the waterfall; None if unknown of any."""
+    known_ns = [each.exposed_ns for each in members if each.exposed_ns is not None]
+    return sum(known_ns) / shares if len(known_ns) == len(members) else None
+
+
+def families(document: ReportDocument) -> Section | None:
     """Render the families with the most kernel time; None without any."""
     every = [family for row in document.totals for family in row.families]
     lines, _ = _lines(every, lambda each: (each.class_, each.name), lambda each: each.time_ns)
@@ -116,7 +148,7 @@ def families(document: ReportDocument, width: int) -> Group | None:
     shared = reasons.pop() if is_shared else None
     cells = [
         (
-            shorten(name, max(width - 76, 16)),
+            brief_name(name),
             words(class_),
             count(sum(family.count for family in members)),
             milliseconds(time_ns),
@@ -128,7 +160,7 @@ def families(document: ReportDocument, width: int) -> Group | None:
         for (class_, name), time_ns, members in lines[:SHOWN]
     ]
     title = _title("FAMILIES  whole file", lines)
-    columns = ("<name", "<class", "count", "ms", "MHz", "samples", "lost ms", "<beta")
+    columns = ("~<name", "<class", "??count", "ms", "-MHz", "?samples", "-lost ms", "<-beta")
     return table(title, columns, cells, caption="" if shared is None else f"beta: {shared}")
 
 
@@ -155,7 +187,7 @@ def why_none(document: ReportDocument) -> str:
     return "no device work in the trace" + ("" if len(document.traces) < 2 else "s")
 
 
-def parts(document: ReportDocument, by: PartsBy, width: int) -> Group | None:
+def parts(document: ReportDocument, by: PartsBy) -> Section | None:
     """Render the operations, layers or phases with the most time, and one line for unknown ones.
 
     None without any.
@@ -166,7 +198,7 @@ def parts(document: ReportDocument, by: PartsBy, width: int) -> Group | None:
         return None
     rows = [
         (
-            shorten(name, max(width - 66, 16)),
+            brief_name(name),
             count(sum(part.count for part in members)),
             milliseconds(time_ns),
             _share(time_ns, all_ns),
@@ -178,11 +210,11 @@ def parts(document: ReportDocument, by: PartsBy, width: int) -> Group | None:
     ]
     is_known = any(name != UNKNOWN_PART for name, _, _ in lines)
     caption = _SUMS if is_known else _NOTHING_KNOWN[by].format("record")
-    columns = (f"<{by}", "count", "ms", "%", "MHz", "samples", "lost ms")
+    columns = (f"~<{by}", "??count", "ms", "%", "-MHz", "?samples", "-lost ms")
     return table(_title(f"{TITLES[by]}  whole file", lines), columns, rows, caption=caption)
 
 
-def host_parts(document: ReportDocument, by: PartsBy, width: int) -> Group | None:
+def host_parts(document: ReportDocument, by: PartsBy) -> Section | None:
     """Render the operations, layers or phases with the most host time; None without any.
 
     Host time is known of traces without device work.
@@ -195,7 +227,7 @@ def host_parts(document: ReportDocument, by: PartsBy, width: int) -> Group | Non
         return None
     rows = [
         (
-            shorten(name, max(width - 40, 16)),
+            brief_name(name),
             count(sum(part.count for part in members)),
             milliseconds(time_ns),
             _share(time_ns, all_ns),
@@ -205,4 +237,4 @@ def host_parts(document: ReportDocument, by: PartsBy, width: int) -> Group | Non
     is_known = any(name != UNKNOWN_PART for name, _, _ in lines)
     caption = _HOST_SUMS if is_known else _NOTHING_KNOWN[by].format("operator")
     title = _title(f"{TITLES[by]}  host, whole file", lines)
-    return table(title, (f"<{by}", "count", "host ms", "%"), rows, caption=caption)
+    return table(title, (f"~<{by}", "count", "host ms", "%"), rows, caption=caption)

@@ -5,6 +5,7 @@ A value that is known but too small to print is written `<0.1`, never `0.0`; unk
 
 from datetime import UTC, datetime
 from math import isfinite
+from re import compile as pattern
 from typing import Final, TypeGuard
 
 from chopperd.units import NS_PER_S, ms_from_ns
@@ -12,6 +13,22 @@ from chopperd.units import NS_PER_S, ms_from_ns
 UNKNOWN: Final = "-"
 ELLIPSIS: Final = "…"
 _EIGHTHS: Final = "▏▎▍▌▋▊▉"
+#: What all names of a library begin with, and torch's frames around a backward operator.
+_NAMESPACES: Final = pattern(
+    r"autograd::engine::evaluate_function: |\(anonymous namespace\)::|"
+    r"\b(?:at::native::|at::detail::|at::|c10::|std::|torch::autograd::|cutlass::|pytorch_flash::)"
+)
+#: The mark of a name that was too long: a hash of it.
+_CUT: Final = pattern(r"~[0-9a-f]{8}$")
+_IDENTIFIER: Final = pattern(r"[A-Za-z_]\w{3,}")
+#: Identifiers that say what a kernel computes, and those that only wrap it.
+_DOES: Final = pattern(r"Functor|_kernel|Ops?$|_add$|gemm|conv|_impl$")
+_WRAPPERS: Final = frozenset(
+    {
+        *("gpu_kernel_impl_nocast", "gpu_kernel_impl", "elementwise_kernel", "BinaryFunctor"),
+        *("AUnaryFunctor", "BUnaryFunctor", "UnaryFunctor", "ReduceOp", "func_wrapper_t"),
+    }
+)
 
 
 def known(value: float | None) -> TypeGuard[float]:
@@ -42,6 +59,12 @@ def brief_milliseconds(value_ns: float | None) -> str:
     return fixed_milliseconds(value_ns, millisecond_digits(value_ns, significant=2))
 
 
+def short_milliseconds(value_ns: float | None) -> str:
+    """Format ns as ms for a sentence: whole from 100 ms on, with two decimals below 1 ms."""
+    size_ms = abs(ms_from_ns(value_ns)) if known(value_ns) else 0.0
+    return fixed_milliseconds(value_ns, 0 if size_ms >= 99.95 else 1 if size_ms >= 0.995 else 2)
+
+
 def fixed_milliseconds(value_ns: float | None, digits: int) -> str:
     """Format ns as ms with `digits` decimals, without unit: for columns that are compared."""
     return decimal(ms_from_ns(value_ns), digits) if known(value_ns) else UNKNOWN
@@ -69,9 +92,9 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def plural(value: int, noun: str) -> str:
-    """Format a count and its noun: "1 step", "2 steps"."""
-    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+def plural(value: int, noun: str, nouns: str | None = None) -> str:
+    """Format a count and its noun: "1 step", "2 steps"; `nouns` is an irregular plural."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {nouns or f'{noun}s'}"
 
 
 def words(name: str) -> str:
@@ -86,6 +109,27 @@ def shorten(text: str, width: int) -> str:
     head = (width - 1) // 2
     tail = width - 1 - head
     return text[:head] + ELLIPSIS + text[len(text) - tail :]
+
+
+def brief_name(name: str) -> str:
+    """Return the telling parts of a kernel's or operator's name: its head, and what it computes.
+
+    Namespaces, the wrappers of elementwise kernels and template arguments that only size a launch
+    are left out, as is the mark of a name that was cut.
+    """
+    text = _NAMESPACES.sub("", _CUT.sub("", name.removeprefix("void ")))
+    head, bracket, rest = text.partition("<")
+    if not bracket or not head:
+        return text
+    inner = next(
+        (
+            each
+            for each in _IDENTIFIER.findall(rest)
+            if each not in _WRAPPERS and _DOES.search(each)
+        ),
+        None,
+    )
+    return f"{head}<{inner}>" if inner is not None else text
 
 
 def spread(values: list[float], digits: int = 0) -> str:

@@ -1,7 +1,7 @@
 import json
 
 from chopperd.diagnosis.findings import diagnosis_page, encode_findings, ok, problem, unknown
-from chopperd.report.text.report import page_text
+from chopperd.report.text.page import page_text
 
 FOUND = (
     ok("agent", "none runs"),

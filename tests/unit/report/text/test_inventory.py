@@ -11,7 +11,7 @@ from chopperd.model.devices import (
 )
 from chopperd.model.kinds import Cause
 from chopperd.report.text.inventory import encode_inventory, render_inventory
-from chopperd.report.text.report import page_text
+from chopperd.report.text.page import page_text
 
 
 def gpu(label: str, power_limit_w: float | None = 700.0) -> GpuInfo:

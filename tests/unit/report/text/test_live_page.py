@@ -6,7 +6,7 @@ from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import Cause
 from chopperd.model.live import DiesLive, HungCall
 from chopperd.report.text.live_pages import live_page
-from chopperd.report.text.report import page_text
+from chopperd.report.text.page import page_text
 from tests.unit.report.live import READING, live_gpu, snapshot, totals
 
 

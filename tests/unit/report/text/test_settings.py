@@ -1,6 +1,6 @@
 from chopperd.config.load import effective, load_config
 from chopperd.report.text.lists import render_settings
-from chopperd.report.text.report import page_text
+from chopperd.report.text.page import page_text
 
 
 def test_every_setting_shows_value_and_origin_and_what_is_not_set() -> None:

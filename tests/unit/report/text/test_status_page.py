@@ -14,7 +14,7 @@ from chopperd.model.live import (
     StoreLive,
 )
 from chopperd.report.text.live_pages import node_troubles, status_page
-from chopperd.report.text.report import page_text
+from chopperd.report.text.page import page_text
 from chopperd.units import NS_PER_S
 from tests.unit.report.live import STARTED_UNIX_NS, live_gpu, snapshot, totals
 

@@ -13,7 +13,7 @@ from chopperd.report.text.lists import (
     render_steps,
     render_traces,
 )
-from chopperd.report.text.report import page_text
+from chopperd.report.text.page import page_text
 from chopperd.units import NS_PER_S
 from tests.fakes.drops import gpu_drop
 from tests.unit.report.documents import row
@@ -37,7 +37,7 @@ def test_a_row_says_when_it_began_and_whose_it_is() -> None:
     assert text.splitlines()[0].endswith("2027-01-15")
     (line,) = [line for line in text.splitlines() if line.startswith("08:00:00")]
     # DESIGN's example step: 1412 ms with 131 ms lost.
-    assert line.split()[1:5] == ["4", "2", "4", "1412"]
+    assert line.split()[1:5] == ["2", "4", "4", "1412"]
     _nothing_is_cut(text)
 
 

@@ -1,0 +1,133 @@
+"""Render the tables that answer: the ranks of a job, drops of clocks, and what to do next."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from chopperd.model.answers import DropShare, RankLine, TracedDrop
+from chopperd.model.report import ReportDocument
+from chopperd.report.text.costs import CAUSE_WORDS, rank_name
+from chopperd.report.text.page import Section, plain, table
+from chopperd.report.text.wording import (
+    UNKNOWN,
+    brief_milliseconds,
+    count,
+    decimal,
+    known,
+    milliseconds,
+    moment,
+    percent,
+    plural,
+    whole,
+    words,
+)
+from chopperd.units import NS_PER_S
+
+_RANKS_SHOWN: Final = 16
+_DROPS_SHOWN: Final = 8
+_CLASSES_NAMED: Final = 2
+_TIME_OF_DAY: Final = slice(11, 19)
+_RANK_STYLES: Final = {"straggler": "bold red", "pauses": "yellow"}
+
+
+def findings(document: ReportDocument) -> Section | None:
+    """Render the findings, each with its bound, the action, and the command that verifies it."""
+    if not document.findings:
+        return None
+    rows = []
+    for finding in document.findings:
+        bound = f" (at most {brief_milliseconds(finding.bound_ns)} ms)"
+        rows += [
+            (finding.code, finding.title + (bound if known(finding.bound_ns) else "")),
+            *(("", text) for text in finding.evidence),
+            ("", f"do: {finding.action}"),
+            ("", f"check: {finding.command}"),
+        ]
+    return plain("NEXT", rows)
+
+
+def ranks(document: ReportDocument) -> Section | None:
+    """Render one line a rank, the latest by its own work first; None where nothing is known."""
+    summary = document.ranks
+    if summary is None or not any(line.verdict for line in summary.lines):
+        return None
+    lines = sorted(summary.lines, key=lambda line: -(line.late_ns or 0))
+    shown = lines[:_RANKS_SHOWN]
+    of = "" if len(shown) == len(lines) else f", latest {len(shown)} of {len(lines)}"
+    columns = (
+        *("<rank", "<-gpu", "-window", "-late", "<-verdict", "<-cause", "-wait", "-transfer"),
+        *("-wait caused", "?critical"),
+    )
+    styles = {i: _RANK_STYLES.get(line.verdict or "", "") for i, line in enumerate(shown)}
+    caption = (
+        "ms a step; late: own work beyond the median rank's; critical: steps in which it set the "
+        "pace"
+    )
+    if summary.waits_are_bounds:
+        caption += f"\nwaits are lower bounds: {plural(summary.missing_ranks, 'rank')} missing"
+    title = f"RANKS  {count(summary.matched)} of {count(summary.collectives)} collectives matched"
+    rows = [_rank_cells(line) for line in shown]
+    return table(title + of, columns, rows, caption=caption, styles=styles)
+
+
+def _rank_cells(line: RankLine) -> tuple[str, ...]:
+    late = f" in {line.late_steps} of {line.steps}" if line.late_steps else ""
+    cause = CAUSE_WORDS.get(line.cause, words(line.cause)) if line.cause is not None else UNKNOWN
+    size = f" +{brief_milliseconds(line.cause_ns)}" if line.cause and known(line.cause_ns) else ""
+    return (
+        rank_name(line).removeprefix("rank "),
+        line.gpu or UNKNOWN,
+        milliseconds(line.window_ns),
+        milliseconds(line.late_ns),
+        f"{line.verdict}{late if line.verdict != 'even' else ''}" if line.verdict else UNKNOWN,
+        cause + size,
+        milliseconds(line.wait_ns),
+        milliseconds(line.transfer_ns),
+        milliseconds(line.wait_caused_ns),
+        count(line.critical_steps),
+    )
+
+
+def drops(document: ReportDocument) -> Section | None:
+    """Render the drops of busy clocks while traced, deepest loss first; None without any."""
+    if not document.drops:
+        return None
+    found = sorted(document.drops, key=lambda drop: -drop.lost_ns)
+    title = "DROPS  of a GPU's busy clock"
+    if len(found) > _DROPS_SHOWN:
+        title += f", {_DROPS_SHOWN} that lost most of {count(len(found))}"
+    columns = (
+        *("<-gpu", "-rank", "<?begin (UTC)", "s", "<-steps", "MHz", "from", "lost ms", "-W", "-C"),
+        *("<cause", "<~?ran more than outside"),
+    )
+    return table(title, columns, [_drop_cells(drop) for drop in found[:_DROPS_SHOWN]])
+
+
+def _drop_cells(drop: TracedDrop) -> tuple[str, ...]:
+    lost = sum(drop.by_cause_ns.values())
+    cause = max(drop.by_cause_ns, key=lambda each: drop.by_cause_ns[each]) if lost else None
+    share = percent(drop.by_cause_ns[cause] / lost, 0) if cause is not None else ""
+    first, last = drop.steps or (None, None)
+    return (
+        drop.gpu or f"dev {drop.device}",
+        UNKNOWN if drop.rank is None else str(drop.rank),
+        moment(drop.start_unix_ns).removesuffix(" UTC")[_TIME_OF_DAY],
+        decimal(drop.duration_ns / NS_PER_S, 1),
+        UNKNOWN if first is None else str(first) if first == last else f"{first}-{last}",
+        whole(drop.mean_mhz),
+        whole(drop.reference_mhz),
+        milliseconds(drop.lost_ns),
+        whole(drop.power_w),
+        whole(drop.temperature_c),
+        f"{words(cause)} {share} %" if cause is not None else UNKNOWN,
+        _ran_more(drop.classes),
+    )
+
+
+def _ran_more(shares: Sequence[DropShare]) -> str:
+    """Return the classes with a larger share inside than outside, with both."""
+    more = [
+        f"{words(each.name)} {percent(each.inside_ratio, 0)} % ({percent(each.outside_ratio, 0)})"
+        for each in shares
+        if each.outside_ratio is not None and each.inside_ratio > each.outside_ratio
+    ]
+    return ", ".join(more[:_CLASSES_NAMED]) or UNKNOWN

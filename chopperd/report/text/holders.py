@@ -1,0 +1,184 @@
+"""Say who held the GPU: the means of holders over a report's steps, and the table of them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chopperd.model.answers import Held
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
+from chopperd.report.build.summary import is_complete
+from chopperd.report.text.page import Section, table
+from chopperd.report.text.wording import (
+    UNKNOWN,
+    brief_name,
+    milliseconds,
+    percent,
+    short_milliseconds,
+    shorten,
+)
+
+#: Entries of kind "none": after the launch call has returned, no host thread holds the device.
+LATENCY: Final = "(launch latency)"
+DEVICE_WAITS: Final = "(device waits)"
+THE_COLLECTIVE: Final = "(the collective)"
+_NO_SPANS: Final = "(no host spans)"
+#: A row of the waterfall, or a holder, with a smaller share of the step is not worth a line.
+_LEAST_RATIO: Final = 0.01
+_NAMED: Final = 3
+_MOST_LINES: Final = 15
+_NAME_WIDTH: Final = 44
+_ROW_WORDS: Final = {
+    "exposed_comm": "communication",
+    "idle_launch_call": "launch",
+    "idle_allocator": "memory calls",
+    "idle_data": "data",
+    "idle_sync": "synchronise",
+    "idle_launch_prep": "host prepares",
+    "idle_other": "no launch known",
+}
+
+
+def used_rows(document: ReportDocument) -> list[Row]:
+    """Return the rows that the summary is the mean of: critical devices' complete steps.
+
+    Those of whole files where it is of them.
+    """
+    summary = document.summary
+    rows = document.totals if summary is None or summary.basis == "totals" else document.steps
+    if summary is not None and summary.basis != "totals":
+        rows = tuple(row for row in rows if is_complete(row))
+    critical = [row for row in rows if row.is_critical] or list(rows)
+    clocked = [row for row in critical if row.dvfs.lost_ns is not None]
+    return clocked or critical
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holders:
+    """The holders of the rows that a summary is the mean of, with times per step in ns.
+
+    `count` is the number of those rows, `step_ns` their mean window.
+    """
+
+    held: tuple[Held, ...]
+    count: int
+    step_ns: float
+
+    def of(self, row: str) -> list[Held]:
+        """Return the holders of a row of the waterfall."""
+        return [each for each in self.held if each.row == row]
+
+    def mean_ns(self, those: Iterable[Held], time_ns: Callable[[Held], int]) -> float:
+        """Return the mean over the steps of a time of these holders."""
+        return sum(map(time_ns, those)) / self.count
+
+    def sums(
+        self, those: Iterable[Held], key: Callable[[Held], str | None]
+    ) -> list[tuple[str, float]]:
+        """Return the mean time by key, largest first, without holders whose key is None."""
+        found: defaultdict[str, int] = defaultdict(int)
+        for each in those:
+            if (name := key(each)) is not None:
+                found[name] += each.time_ns
+        return sorted(((k, v / self.count) for k, v in found.items()), key=lambda kv: -kv[1])
+
+
+def holders(document: ReportDocument) -> Holders | None:
+    """Return the holders behind the summary; None where the report has none.
+
+    Those of other steps, where only some steps are shown, would not add up to the summary.
+    """
+    rows, summary = used_rows(document), document.summary
+    if summary is None or not rows or not any(row.held for row in rows):
+        return None
+    if summary.basis != "totals" and len(rows) != summary.steps:
+        return None
+    held = tuple(each for row in rows for each in row.held)
+    return Holders(held=held, count=len(rows), step_ns=summary.step_ns or 0.0)
+
+
+def who(found: Holders, those: Sequence[Held]) -> str:
+    """Return who held most of these: what holds at least half of them, then the largest names.
+
+    Empty where nobody is known. What holds half is the narrowest: the outermost thing that launches
+    nothing, else the name, else the region.
+    """
+    all_ns = found.mean_ns(those, lambda each: each.time_ns)
+    named = [each for each in those if each.name != _NO_SPANS]
+    if not named:
+        return "the file has no host spans" if those else ""
+    half = next(
+        (
+            (name, time_ns)
+            for key in (_whole, _own_name, _region)
+            for name, time_ns in found.sums(named, key)[:1]
+            if time_ns >= all_ns / 2
+        ),
+        None,
+    )
+    names = [
+        f"{said(name)} ({short_milliseconds(time_ns)})"
+        for name, time_ns in found.sums(named, _own_name)[: _NAMED + 1]
+        if time_ns >= _LEAST_RATIO * found.step_ns and (half is None or name != half[0])
+    ][:_NAMED]
+    if half is None:
+        return f"spread: {', '.join(names)}" if names else ""
+    share = f"{percent(half[1] / all_ns, 0)} % of it in {said(half[0])}"
+    return f"{share}; longest: {', '.join(names)}" if names else share
+
+
+def _whole(each: Held) -> str | None:
+    return each.whole
+
+
+def _own_name(each: Held) -> str:
+    return each.name
+
+
+def _region(each: Held) -> str | None:
+    return each.region
+
+
+def said(name: str) -> str:
+    """Return the name of a holder as a sentence has it."""
+    return shorten(brief_name(name), _NAME_WIDTH)
+
+
+def who_held_it(document: ReportDocument) -> Section | None:
+    """Render the largest holders of each row that takes at least 1 % of the step; None without."""
+    found = holders(document)
+    if found is None or not found.step_ns:
+        return None
+    rows: list[tuple[str, ...]] = []
+    for row, words in _ROW_WORDS.items():
+        those = found.of(row)
+        for name, time_ns in found.sums(those, _own_name)[:_NAMED]:
+            if time_ns >= _LEAST_RATIO * found.step_ns:
+                rows.append(_line(found, words, name, [e for e in those if e.name == name]))
+    if not rows:
+        return None
+    columns = ("<while", "~<held by", "ms", "% of step", "?~<whole", "??~<region", "?late host ms")
+    is_file = document.summary is not None and document.summary.basis == "totals"
+    of = "whole file" if is_file else "a step"
+    title = f"WHO HELD IT  critical device, {of}, at least 1 % of it"
+    return table(title, columns, rows[:_MOST_LINES])
+
+
+def _line(found: Holders, words: str, name: str, those: Sequence[Held]) -> tuple[str, ...]:
+    time_ns = found.mean_ns(those, lambda each: each.time_ns)
+    late_ns = found.mean_ns(those, lambda each: each.late_host_ns)
+    return (
+        words,
+        brief_name(name),
+        milliseconds(time_ns),
+        percent(time_ns / found.step_ns),
+        _most(found, those, _whole),
+        _most(found, those, _region),
+        milliseconds(late_ns) if late_ns else UNKNOWN,
+    )
+
+
+def _most(found: Holders, those: Sequence[Held], key: Callable[[Held], str | None]) -> str:
+    sums = found.sums(those, key)
+    return brief_name(sums[0][0]) if sums else UNKNOWN

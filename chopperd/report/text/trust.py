@@ -1,0 +1,291 @@
+"""Say what the clock cost, or how to get clocks, and how far a report can be trusted."""
+
+from typing import Final
+
+from chopperd.correlate.belonging import MAX_LAG_NS
+from chopperd.model.report import CauseShare, ReportDocument, Summary
+from chopperd.report.text.resolution import Share, pooled_share, summary_share
+from chopperd.report.text.wording import (
+    brief_milliseconds,
+    decimal,
+    known,
+    percent,
+    plural,
+    spread,
+    whole,
+    words,
+)
+from chopperd.units import NS_PER_MS, NS_PER_S
+
+#: Below this coverage the line of the clock says that the rest of compute was not sampled.
+_FULL_COVERAGE_RATIO: Final = 0.95
+#: An achieved rate below this share of the requested one is shown with it.
+_FULL_RATE_RATIO: Final = 0.95
+#: A clock sensor that is read this often between two of its updates is reported as slow.
+_SLOW_SENSOR_READS: Final = 2
+#: A power cap at a smaller share of the limit is not by that limit.
+_AT_CAP_RATIO: Final = 0.9
+_UNRESOLVED: Final = "not resolved at this rate"
+#: Notes that explain an unknown clock cost, the most basic reason first.
+_REASON_CODES: Final = (
+    "no_device_records",
+    "no_samples",
+    "no_timebase",
+    "no_overlap",
+    "device_unmapped",
+    "no_reference",
+)
+#: Notes of samples that are not the trace's: a loss computed from them is no figure to show.
+_FOREIGN_CODES: Final = ("samples_contradict_trace", "time_axes_differ")
+#: Notes of a loss that is shown, but not as certain: samples were moved to where they fit.
+_DOUBTFUL_CODES: Final = ("time_axes_differ", "reference_doubtful")
+_HOW_TO_SAMPLE: Final = "next time  chopperd record -- CMD   or  --samples FILE"
+
+
+def clock(document: ReportDocument) -> list[str]:
+    """Return the clauses on what the clock cost, by cause; how to get clocks where unknown.
+
+    None where no GPU worked in the trace.
+    """
+    summary = document.summary
+    if not document.totals:
+        return []
+    if summary is None or not known(summary.lost_ns):
+        if _reason_code(document) == "no_samples":
+            return [f"unknown, no samples: {_HOW_TO_SAMPLE}"]
+        return [f"{_unknown(document)}: {unknown_reason(document)}"]
+    if foreign := foreign_samples(document):
+        return [f"unknown: {foreign}"]
+    doubt = _doubt(document, summary, _DOUBTFUL_CODES)
+    return [
+        *_ceiling(document, summary),
+        f"not certain: {doubt}" if doubt else "",
+        _sampled_part(summary),
+        _causes(summary),
+        _sensitivity(summary),
+        _excess(summary),
+    ]
+
+
+def foreign_samples(document: ReportDocument) -> str:
+    """Return why the samples can't be the trace's; empty where they may be, shifted or not."""
+    summary = document.summary
+    if summary is None:
+        return ""
+    lag_ns = document.alignment.lag_ns
+    is_moved = lag_ns is not None and abs(lag_ns) > MAX_LAG_NS
+    return _doubt(document, summary, _FOREIGN_CODES[:1] if is_moved else _FOREIGN_CODES)
+
+
+def _doubt(document: ReportDocument, summary: Summary, codes: tuple[str, ...]) -> str:
+    """Return why the loss has no interval: the first note with one of `codes`.
+
+    Empty where it has one, or there is no such note.
+    """
+    if known(summary.gap_low):
+        return ""
+    return next((note.text for note in document.notes if note.code in codes), "")
+
+
+def _unknown(document: ReportDocument) -> str:
+    """Return what is unknown where there is no clock cost: the cost itself, or the GPU."""
+    code = _reason_code(document)
+    return "GPU unknown" if code == "device_unmapped" else "unknown"
+
+
+def _reason_code(document: ReportDocument) -> str | None:
+    """Return the code of the most basic note that explains a missing clock cost; else None."""
+    codes = {note.code for note in document.notes}
+    return next((code for code in _REASON_CODES if code in codes), None)
+
+
+def unknown_reason(document: ReportDocument) -> str:
+    """Return why there is no clock cost, from the notes if possible, else from the document."""
+    if code := _reason_code(document):
+        return next(note.text for note in document.notes if note.code == code)
+    if document.sampling.samples_in_compute == 0:
+        return "no clock samples while compute ran"
+    if not any(known(device.reference.sm_clock_mhz) for device in document.devices):
+        return "no reference clock"
+    return "no compute is covered by clock samples"
+
+
+def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
+    amount = f"at most {brief_milliseconds(summary.lost_ns)} ms"
+    share, below = summary_share(summary), f"below {_reference(document)}"
+    if share is None:
+        return [f"{amount} {below}{_physics(summary)}"]
+    if share.resolved:
+        return [f"{amount} ({share.brackets()}) {below}{_physics(summary)}"]
+    pooled = pooled_share(document.totals) or share
+    return [f"{amount} {below}, {_UNRESOLVED}", _pooled(pooled)]
+
+
+def _physics(summary: Summary) -> str:
+    """Return that the peers lose most of it too, where that is known."""
+    if not known(summary.excess_ns) or not known(summary.lost_ns):
+        return ""
+    return ", most of it physics" if summary.excess_ns < summary.lost_ns / 2 else ""
+
+
+def _sampled_part(summary: Summary) -> str:
+    """Return a remark on the share of compute with a clock; empty where that is nearly all."""
+    if not known(summary.coverage_ratio) or summary.coverage_ratio >= _FULL_COVERAGE_RATIO:
+        return ""
+    return (
+        f"only {percent(summary.coverage_ratio, 0)} % of compute was sampled, the rest adds to it"
+    )
+
+
+def unresolved(pooled: Share) -> str:
+    """Return the text for an interval that is too wide for a figure, with the pooled share."""
+    return f"{_UNRESOLVED}; {_pooled(pooled)}"
+
+
+def _pooled(share: Share) -> str:
+    return f"pooled over the run: {share.plus_minus()}"
+
+
+def _sensitivity(summary: Summary) -> str:
+    low_ns, high_ns = summary.lost_measured_low_ns, summary.lost_measured_high_ns
+    if not known(low_ns) or not known(high_ns):
+        return ""
+    low, high = brief_milliseconds(low_ns), brief_milliseconds(high_ns)
+    return f"{low if low == high else f'{low} to {high}'} ms by measured sensitivity"
+
+
+def _excess(summary: Summary) -> str:
+    if not known(summary.excess_ns):
+        return ""
+    low_ns, high_ns = summary.excess_low_ns, summary.excess_high_ns
+    if summary.excess_ns == 0 or low_ns == 0:
+        return "no more than peers"
+    excess = f"{brief_milliseconds(summary.excess_ns)} ms more than peers"
+    if not known(low_ns) or not known(high_ns):
+        return excess
+    return f"{excess} [{brief_milliseconds(low_ns)}, {brief_milliseconds(high_ns)}]"
+
+
+def _causes(summary: Summary) -> str:
+    if not summary.causes:
+        return "" if summary.lost_ns == 0 else "cause unknown"
+    return ", ".join(
+        f"{words(each.cause)} {percent(each.share, 0)} %{_below_cap(each)}"
+        for each in summary.causes
+    )
+
+
+def _below_cap(cause: CauseShare) -> str:
+    """Return power and limit, where a power cap holds the clock far below the limit; else ""."""
+    power_w, limit_w = cause.power_w, cause.power_limit_w
+    if not known(power_w) or not known(limit_w) or power_w >= _AT_CAP_RATIO * limit_w:
+        return ""
+    return f" (at {whole(power_w)} of {whole(limit_w)} W: not by this limit)"
+
+
+def _reference(document: ReportDocument) -> str:
+    references = {(d.reference.sm_clock_mhz, d.reference.source) for d in document.devices}
+    if document.summary is not None:
+        references.add((document.summary.reference_mhz, document.summary.reference_source))
+    clocks_mhz = [clock_mhz for clock_mhz, _ in references if known(clock_mhz)]
+    if not clocks_mhz:
+        return "an unknown reference clock"
+    sources = sorted({source or "source unknown" for clock_mhz, source in references if clock_mhz})
+    return f"{spread(clocks_mhz)} MHz ({words(' and '.join(sources))})"
+
+
+def trust(document: ReportDocument) -> list[str]:
+    """Return the clauses on what the figures rest on, and what is missing."""
+    lost = _losses(document)
+    return [
+        _steps(document),
+        *(lost or ["nothing lost"]),
+        *_rate(document),
+        _join(document),
+        "wall clock was stepped inside the window" if document.alignment.realtime_step else "",
+        _profiler(document),
+        _ranks(document),
+    ]
+
+
+def _steps(document: ReportDocument) -> str:
+    summary = document.summary
+    if summary is None:
+        shown = sum(not row.partial for row in document.steps)
+        return plural(shown, "complete step") if shown else ""
+    return plural(summary.steps, "complete step") if summary.steps else "no complete step"
+
+
+def _losses(document: ReportDocument) -> list[str]:
+    """Return what is missing, over all traces; nothing for complete ones."""
+    traces = document.traces or (document.trace,)
+    damaged = sum(trace.damaged_events for trace in traces)
+    invalid = sum(trace.invalid_records for trace in traces)
+    incomplete = sum(not trace.complete for trace in traces)
+    unlaunched = sum(trace.lost.get("launches_without_record", 0) for trace in traces)
+    found = [
+        f"{plural(incomplete, 'trace')} incomplete" if incomplete else "",
+        plural(damaged, "damaged event") if damaged else "",
+        f"{plural(invalid, 'invalid record')} left out" if invalid else "",
+        f"{plural(unlaunched, 'launch', 'launches')} without record" if unlaunched else "",
+    ]
+    return [each for each in found if each]
+
+
+def _ranks(document: ReportDocument) -> str:
+    """Return how many of the job's ranks are here, where some are missing; else ""."""
+    traces = document.traces or (document.trace,)
+    world_size = max((trace.world_size or 0 for trace in traces), default=0)
+    here = len({trace.rank for trace in traces if trace.rank is not None})
+    if not here or here >= world_size:
+        return ""
+    others = "the other" if world_size - here == 1 else "the others"
+    return f"{here} of {plural(world_size, 'rank')} (waits for {others} unknown)"
+
+
+def _rate(document: ReportDocument) -> list[str]:
+    sampling, summary = document.sampling, document.summary
+    if not known(sampling.kept_hz):
+        is_unmapped = _reason_code(document) == "device_unmapped"
+        return ["clock samples of no known GPU"] if is_unmapped else []
+    kept = f"{sampling.kept_hz:.3g} Hz kept"
+    if known(sampling.asked_hz) and sampling.kept_hz < _FULL_RATE_RATIO * sampling.asked_hz:
+        kept = f"{sampling.kept_hz:.3g} of {sampling.asked_hz:.3g} Hz kept"
+    coverage = summary.coverage_ratio if summary is not None else None
+    return [
+        kept,
+        f"{plural(sampling.samples_in_compute, 'sample')} in compute",
+        f"coverage {percent(coverage)} %" if known(coverage) else "coverage unknown",
+        _sensor(sampling.sensor_period_ms, sampling.kept_hz),
+    ]
+
+
+def _sensor(period_ms: float | None, kept_hz: float) -> str:
+    """Return the clock sensor's update period, where it is too long for the rate; else ""."""
+    if not known(period_ms) or period_ms * NS_PER_MS * kept_hz < _SLOW_SENSOR_READS * NS_PER_S:
+        return ""
+    return f"clock sensor updates each {decimal(period_ms, 0)} ms"
+
+
+def _join(document: ReportDocument) -> str:
+    alignment = document.alignment
+    if not known(document.sampling.kept_hz):
+        return ""
+    if alignment.offset_uncertainty_ns is None:
+        return "time join uncertainty unknown"
+    join = f"time join ±{brief_milliseconds(alignment.offset_uncertainty_ns)} ms"
+    if alignment.lag_ns is None:
+        return f"{join} (lag {alignment.check})"
+    interval = (
+        f"[{brief_milliseconds(alignment.lag_low_ns)}, {brief_milliseconds(alignment.lag_high_ns)}]"
+    )
+    return f"{join} (lag {brief_milliseconds(alignment.lag_ns)} ms {interval})"
+
+
+def _profiler(document: ReportDocument) -> str:
+    ratio = document.profiler.profiled_step_ratio
+    if not known(ratio):
+        return ""
+    if ratio <= 1:
+        return "profiler slows no step"
+    return f"profiler slows a step by {percent(ratio - 1)} %"
