@@ -17,7 +17,7 @@ from chopperd.traces.read.rows import TraceRows
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Any surrogate: few texts have one, and those are left out as a whole."""
 
-TABLES = ("records", "calls", "spans", "device_spans", "flows")
+TABLES = ("records", "calls", "spans", "device_spans", "flows", "frames")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def assert_alike(one: Reading, other: Reading) -> None:
 
 def assert_same_columns(one: Trace, other: Trace) -> None:
     """All columns of all tables are the same, and the texts that they number."""
-    for name in ("names", "threads", "collectives", "shapes", "span_ns"):
+    for name in ("names", "functions", "threads", "collectives", "shapes", "span_ns"):
         assert getattr(one, name) == getattr(other, name), name
     for table in TABLES:
         first, second = getattr(one, table), getattr(other, table)

@@ -11,7 +11,7 @@ EVENTS: Final[tuple[Event, ...]] = (
         "args": {
             "External id": 3, "device": 0, "stream": 7, "correlation": 9, "grid": [1, 2, 3],
             "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 4, "Group size": 2,
-            "Process Group Ranks": "[0, 1]",
+            "Process Group Ranks": "[0, 1]", "Seq": 4, "Comms Id": 17293822569102704640,
         },
     },
     {
@@ -26,6 +26,10 @@ EVENTS: Final[tuple[Event, ...]] = (
             "Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"],
             "Concrete Inputs": ["", ""],
         },
+    },
+    {
+        "ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 11, "tid": 12, "ts": 85,
+        "dur": 20, "args": {"External id": 3, "Seq": "4", "Comms Id": "0xf000000000000001"},
     },
     {"ph": "s", "id": 9, "pid": 11, "tid": 12, "ts": 90.5, "cat": "ac2g", "name": "ac2g"},
     {"ph": "s", "id": 1, "pid": 11, "tid": 12, "ts": 80, "cat": "fwdbwd", "name": "fwdbwd"},

@@ -12,6 +12,7 @@ from chopperd.model.trace import (
     DeviceSpans,
     FlowEnds,
     HostSpans,
+    PythonFrames,
     RecordKind,
     RuntimeCalls,
     Shapes,
@@ -35,6 +36,8 @@ class TraceBuilder:
     spans: list[tuple[int, ...]] = field(default_factory=list)
     rows: list[tuple[int, ...]] = field(default_factory=list)
     flows: list[tuple[int, ...]] = field(default_factory=list)
+    frames: list[tuple[int, ...]] = field(default_factory=list)
+    functions: dict[str, int] = field(default_factory=dict)
     collectives: dict[Collective, int] = field(default_factory=dict)
     shapes: dict[Shapes, int] = field(default_factory=dict)
 
@@ -51,10 +54,12 @@ class TraceBuilder:
         collective: Collective | str | None = None,
         copied_bytes: int = -1,
         external_id: int = -1,
+        seq: int = -1,
+        comms_id: int = -1,
     ) -> None:
         end_ns = start_ns + duration_ns
         named, told = self._name(name), self._collective(collective)
-        ids = (correlation, external_id, copied_bytes, told)
+        ids = (correlation, external_id, copied_bytes, told, seq, comms_id)
         self.records.append((start_ns, end_ns, device, stream, kind, named, *ids))
 
     def call(
@@ -109,6 +114,11 @@ class TraceBuilder:
         ids = (external_id, sequence, forward_thread, shaped, told)
         self.spans.append((start_ns, start_ns + duration_ns, on, named, kind, *ids))
 
+    def frame(self, name: str, start_ns: int, duration_ns: int, *, thread: Thread = MAIN) -> None:
+        """A call of a Python function."""
+        number = self.functions.setdefault(name, len(self.functions))
+        self.frames.append((start_ns, start_ns + duration_ns, self._thread(thread), number))
+
     def arrow(self, flow: int, start_ns: int, end_ns: int, to: Thread, of: Thread = MAIN) -> None:
         """A `fwdbwd` arrow from an operator that starts at `start_ns` to one at `end_ns`."""
         self.flows.append((start_ns, 0, flow, self._thread(of)))
@@ -130,6 +140,8 @@ class TraceBuilder:
             spans=self._spans(),
             device_spans=self._rows(),
             flows=self._flows(),
+            frames=self._frames(),
+            functions=tuple(self.functions),
             collectives=tuple(self.collectives),
             shapes=tuple(self.shapes),
             damage=damage or Damage(),
@@ -137,7 +149,7 @@ class TraceBuilder:
         )
 
     def _records(self) -> DeviceRecords:
-        table = _columns(sorted(self.records, key=lambda row: row[:2]), 10)
+        table = _columns(sorted(self.records, key=lambda row: row[:2]), 12)
         return DeviceRecords(
             start_ns=table[0],
             end_ns=table[1],
@@ -149,6 +161,8 @@ class TraceBuilder:
             external_id=table[7],
             copied_bytes=table[8],
             collective=_int32(table[9]),
+            seq=table[10],
+            comms_id=table[11],
         )
 
     def _calls(self) -> RuntimeCalls:
@@ -176,6 +190,12 @@ class TraceBuilder:
             forward_thread=table[7],
             shapes=_int32(table[8]),
             collective=_int32(table[9]),
+        )
+
+    def _frames(self) -> PythonFrames:
+        table = _columns(sorted(self.frames, key=lambda row: (row[0], -row[1])), 4)
+        return PythonFrames(
+            start_ns=table[0], end_ns=table[1], thread=_int32(table[2]), function=_int32(table[3])
         )
 
     def _flows(self) -> FlowEnds:

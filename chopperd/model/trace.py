@@ -19,6 +19,9 @@ For each an object is made: ten times the work of an event without, and a kB of 
 """
 
 
+MOST_FRAMES: Final = 1 << 20
+"""Calls of Python functions that are read of one file, the longest: 24 MiB of memory."""
+
 MODULE_PREFIX: Final = "nn.Module: "
 """How torch's profiler names the Python functions that are calls of modules."""
 
@@ -101,6 +104,11 @@ class DeviceRecords:
     external_id: Int64s  # "External id"; -1 absent or 0
     copied_bytes: Int64s  # -1 not reported, or more than any machine has
     collective: Int32s  # index into `Trace.collectives`; -1 without such metadata
+    # "Seq": the collective's number in its process group (sends and receives have numbers of their
+    # own); -1 absent, as before torch 2.12
+    seq: Int64s
+    # "Comms Id": torch's hash of group, number and ranks, all 64 bits, signed; -1 absent
+    comms_id: Int64s
 
     def __len__(self) -> int:
         """The number of records."""
@@ -130,7 +138,7 @@ class HostSpans:
     """Operators, annotations and calls of modules on the host, sorted by (start_ns, -end_ns).
 
     Modules ("nn.Module: Linear_0") are the Python functions that torch's profiler names so; other
-    Python functions are left out.
+    Python functions are `PythonFrames`.
     """
 
     thread: Int32s  # index into `Trace.threads`
@@ -151,6 +159,23 @@ class HostSpans:
 
     def __len__(self) -> int:
         """The number of spans."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFrames:
+    """Calls of Python functions that are no modules, sorted by (start_ns, -end_ns).
+
+    Only those on threads that make runtime calls, and of more than `MOST_FRAMES` the longest.
+    """
+
+    thread: Int32s  # index into `Trace.threads`
+    start_ns: Int64s
+    end_ns: Int64s
+    function: Int32s  # index into `Trace.functions`
+
+    def __len__(self) -> int:
+        """The number of frames."""
         return len(self.start_ns)
 
 
@@ -219,6 +244,10 @@ class Damage:
     # Rows, none left out, without their collective or shapes, of which the file has too many
     # different ones
     rows_without_detail: int = 0
+    # Calls of Python functions left out, of a file with more than `MOST_FRAMES`: those shorter than
+    # `shortest_frame_ns`
+    frames_left_out: int = 0
+    shortest_frame_ns: int = 0
     # The file ends inside an event, or a compressed stream without its end mark
     truncated: bool = False
     unclosed: bool = False  # all events are whole but the closing brackets are missing
@@ -272,6 +301,8 @@ class Trace:
     spans: HostSpans
     device_spans: DeviceSpans
     flows: FlowEnds
+    frames: PythonFrames
+    functions: tuple[str, ...]  # names of Python functions, that frames index
     collectives: tuple[Collective, ...]  # what `collective` columns index
     shapes: tuple[Shapes, ...]  # what `shapes` columns index
     damage: Damage

@@ -9,8 +9,17 @@ import numpy as np
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
 
-_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows")
-_VALUES: Final = ("names", "threads", "collectives", "shapes", "span_ns", "damage", "meta")
+_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows", "frames")
+_VALUES: Final = (
+    "names",
+    "functions",
+    "threads",
+    "collectives",
+    "shapes",
+    "span_ns",
+    "damage",
+    "meta",
+)
 
 
 def unlike_traces(one: Trace | TraceFormatError, other: Trace | TraceFormatError) -> str:

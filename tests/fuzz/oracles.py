@@ -51,6 +51,8 @@ _FLOOR_S: Final = 0.010
 """What single readings may cost more than others: caches, collection of garbage."""
 _TIMED_AGAIN: Final = 5
 _TABLES: Final = ("records", "calls", "spans", "device_spans", "flows")
+#: Tables of which rows are left out without a word: of other threads, or already known.
+_SILENT: Final = ("frames", "comms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,8 @@ def _not_told(array: ArrayReading, trace: Trace) -> str:
     invalid = damage.invalid_records - lost["invalid records"]
     undecodable = damage.undecodable_events - lost["undecodable"] - lost["undecodable rows"]
     copies = damage.duplicate_records + damage.duplicate_rows
-    left_out, read = invalid + undecodable + copies, array.rows.total()
+    left_out = invalid + undecodable + copies
+    read = sum(many for row, many in array.rows.items() if row[0] not in _SILENT)
     if kept + left_out != read:
         return f"{read} read, {kept} kept, {left_out} left out"
     elements = array.event_count + lost["damaged"] + lost["undecodable"] + damage.further_events

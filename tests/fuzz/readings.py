@@ -23,7 +23,7 @@ _TIMES: Final = ("start_ns", "end_ns")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "records": (
         *("kind", "device", "stream", *_TIMES, "correlation", "external_id", "copied_bytes"),
-        *("name", "collective", "place"),
+        *("name", "collective", "place", "seq", "comms_id"),
     ),
     "calls": (*_TIMES, "correlation", "external_id", "size_bytes", "name", "thread"),
     "spans": (
@@ -32,6 +32,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "device_spans": ("device", "stream", *_TIMES, "name"),
     "flows": ("flow", "is_end", "t_ns", "thread"),
+    "frames": (*_TIMES, "function", "thread"),
+    "comms": ("external_id", "seq", "comms_id"),
 }
 
 
@@ -90,6 +92,7 @@ def rows_of(rows: TraceRows) -> Counter[Row]:
     """The rows of all tables; their columns are given up."""
     texts: dict[str, Sequence[object]] = {
         "name": list(rows.names),
+        "function": list(rows.functions),
         "thread": list(rows.threads),
         "collective": [*rows.collectives, None],
         "shapes": [*map(_plain, rows.shapes), None],

@@ -19,7 +19,7 @@ from chopperd.model.timeline import (
 from chopperd.model.trace import MOST_DETAILS, Damage, Trace
 from chopperd.report.text.wording import count, percent, plural
 from chopperd.traces.timeline.host import repeating_annotation
-from chopperd.units import NS_PER_MS
+from chopperd.units import NS_PER_MS, NS_PER_US
 
 PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
 REPEATING_ANNOTATIONS: Final = "repeating_annotations"
@@ -145,6 +145,10 @@ _DAMAGE: Final = {
         f"with a collective or shapes beyond the {count(MOST_DETAILS)} that are distinguished: "
         "what they communicated, or their FLOPs, are unknown",
     ),
+    "frames_left_out": (
+        "Python frame",
+        "shorter than {shortest_us} us left out: who held the GPU for so short may be unknown",
+    ),
     "cut_records": (
         "device record",
         "lasted far past later ones of the stream, which runs one at a time: ends stamped late, "
@@ -161,6 +165,7 @@ _DAMAGE: Final = {
 def damage_notes(damage: Damage) -> list[Note]:
     """Return notes on what the file lost, and what that does to the figures."""
     cut = damage.truncated or damage.still_written
+    shortest_us = damage.shortest_frame_ns // NS_PER_US
     which, counts = _of_which(damage), {code: getattr(damage, code) for code in _DAMAGE}
     return noted(
         incomplete=cut and "the file is cut short: whole events were used",
@@ -168,7 +173,8 @@ def damage_notes(damage: Damage) -> list[Note]:
         unreadable_keys=damage.unreadable_keys
         and "what the file says of itself can't all be read: rank or time base may be missing",
         **{
-            code: counts[code] and f"{plural(counts[code], noun)} {text.format(which=which)}"
+            code: counts[code]
+            and f"{plural(counts[code], noun)} {text.format(which=which, shortest_us=shortest_us)}"
             for code, (noun, text) in _DAMAGE.items()
         },
     )

@@ -25,12 +25,16 @@ static int event_key(const char *text, int64_t size)
 static int arg_key(const char *text, int64_t size)
 {
     switch (size) {
+    case 3:
+        return IS("Seq") ? SEQ : -1;
     case 4:
         return IS("size") ? SIZE : -1;
     case 5:
         return IS("bytes") ? BYTES : IS("dtype") ? DTYPE : -1;
     case 6:
         return IS("device") ? DEVICE : IS("stream") ? STREAM : -1;
+    case 8:
+        return IS("Comms Id") ? COMMS_ID : -1;
     case 9:
         return IS("hsa_queue") ? HSA_QUEUE : -1;
     case 10:
@@ -302,6 +306,7 @@ bool mend_args(const char *at, const char *end, const char *behind, event_t *eve
     static const char *const names[] = {
         "\"device\"", "\"stream\"", "\"correlation\"", "\"External id\"", "\"external id\"",
         "\"Sequence number\"", "\"Fwd thread id\"", "\"bytes\"", "\"size\"", "\"hsa_queue\"",
+        "\"Seq\"", "\"Comms Id\"",
         "\"Collective name\"", "\"dtype\"", "\"In msg nelems\"", "\"Out msg nelems\"",
         "\"Process Group Name\"", "\"Process Group Description\"", "\"Group size\"",
         "\"Process Group Ranks\"",

@@ -108,14 +108,14 @@ bool is_module(const token_t *name)
     return memcmp(plain, prefix, LETTERS) == 0;
 }
 
-int32_t name_number(scan_t *scan, const event_t *event)
+int32_t name_number(scan_t *scan, int which, const event_t *event)
 {
     static const char no_name[] = "\"\"";
     const token_t *name = &event->keys[NAME];
     bool is_new, has_name = name->kind != 0;
     const char *text = has_name ? name->at : no_name;
     int64_t size = has_name ? name->size : (int64_t)sizeof(no_name) - 1;
-    return text_number(scan, NAMES, text, size, &is_new);
+    return text_number(scan, which, text, size, &is_new);
 }
 
 int32_t thread_number(scan_t *scan, const event_t *event)

@@ -203,6 +203,51 @@ static int64_t integer_of_text(const token_t *token)
     return integer_of(at, end);
 }
 
+/* The 64 bits of a whole number of a base between two places. */
+static int64_t bits_of(const char *at, const char *end, unsigned base, uint64_t most)
+{
+    uint64_t number = 0;
+    if (at == end)
+        return ABSENT;
+    for (; at < end; at++) {
+        char low = *at | 0x20;
+        unsigned digit = is_digit(*at) ? (unsigned)(*at - '0') : (unsigned)(low - 'a') + 10;
+        if ((!is_digit(*at) && (low < 'a' || low > 'f')) || digit >= base ||
+            number > (most - digit) / base)
+            return ABSENT;
+        number = number * base + digit;
+    }
+    return (int64_t)number;
+}
+
+int64_t bits_from(const token_t *token)
+{
+    char plain[LONGEST_TEXT + 1];
+    const char *at = token->at, *end = at + token->size;
+    if (token->kind == '"') {
+        int64_t size = plain_text(plain, LONGEST_TEXT, token);
+        if (size < 0)
+            return ABSENT;
+        at = plain;
+        end = plain + size;
+        while (at < end && *at == ' ')
+            at++;
+        while (at < end && end[-1] == ' ')
+            end--;
+        if (end - at > 2 && at[0] == '0' && (at[1] | 0x20) == 'x')
+            return bits_of(at + 2, end, 16, UINT64_MAX);
+        if (at < end && *at == '+')
+            return bits_of(at + 1, end, 10, UINT64_MAX);
+    } else if (token->kind != '-' && !is_digit(token->kind)) {
+        return ABSENT;
+    }
+    if (at < end && *at == '-') {
+        int64_t bits = bits_of(at + 1, end, 10, (uint64_t)INT64_MAX + 1);
+        return bits == ABSENT ? ABSENT : (int64_t)(0 - (uint64_t)bits);
+    }
+    return bits_of(at, end, 10, UINT64_MAX);
+}
+
 /* The integer of a value; ABSENT if it has none, or int64 can't hold it. */
 int64_t integer_from(const token_t *token)
 {

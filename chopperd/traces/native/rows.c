@@ -107,7 +107,7 @@ static int32_t place_number(scan_t *scan, const event_t *event, int32_t device)
 static void take_record(scan_t *scan, const event_t *event, category_t category)
 {
     int64_t start_ns = ns_from_us(&event->keys[TS]), dur_ns = ns_from_us(&event->keys[DUR]);
-    int32_t device = device_of(event), name = name_number(scan, event);
+    int32_t device = device_of(event), name = name_number(scan, NAMES, event);
     int32_t collective = collective_number(scan, event);
     record_row_t *row;
     scan->has_queues |= is_scalar(&event->args[HSA_QUEUE]);
@@ -128,6 +128,8 @@ static void take_record(scan_t *scan, const event_t *event, category_t category)
     row->correlation = positive(&event->args[CORRELATION]);
     row->external_id = external_id(event);
     row->copied_bytes = category == KERNEL ? ABSENT : positive(&event->args[BYTES]);
+    row->seq = natural(&event->args[SEQ]);
+    row->comms_id = bits_from(&event->args[COMMS_ID]);
     row->name = name;
     row->collective = collective;
     row->kind = (int32_t)category - KERNEL;
@@ -150,7 +152,7 @@ static bool host_times(scan_t *scan, const event_t *event, int64_t *start_ns, in
 static void take_call(scan_t *scan, const event_t *event)
 {
     const token_t *args = event->args;
-    int32_t name = name_number(scan, event), thread = thread_number(scan, event);
+    int32_t name = name_number(scan, NAMES, event), thread = thread_number(scan, event);
     int64_t start_ns, end_ns;
     call_row_t *row;
     if (!host_times(scan, event, &start_ns, &end_ns) || (row = next_row(scan, CALLS)) == NULL)
@@ -162,6 +164,18 @@ static void take_call(scan_t *scan, const event_t *event)
     row->size_bytes = positive(&args[is_scalar(&args[BYTES]) ? BYTES : SIZE]);
     row->thread = thread;
     row->name = name;
+}
+
+/* What an operator says of its collective, for a record that does not say it itself. */
+static void take_comms(scan_t *scan, const event_t *event)
+{
+    const token_t *args = event->args;
+    comms_row_t found = {external_id(event), natural(&args[SEQ]), bits_from(&args[COMMS_ID])};
+    comms_row_t *row;
+    if (found.external_id == ABSENT || (found.seq == ABSENT && found.comms_id == ABSENT))
+        return;
+    if ((row = next_row(scan, COMMS)) != NULL)
+        *row = found;
 }
 
 static void take_span(scan_t *scan, const event_t *event, int32_t name, int32_t kind)
@@ -185,11 +199,26 @@ static void take_span(scan_t *scan, const event_t *event, int32_t name, int32_t 
     row->kind = kind;
     row->shapes = shapes;
     row->collective = collective;
+    if (kind == OP_SPAN && (args[SEQ].kind || args[COMMS_ID].kind))
+        take_comms(scan, event);
+}
+
+static void take_frame(scan_t *scan, const event_t *event)
+{
+    int32_t function = name_number(scan, FUNCTIONS, event), thread = thread_number(scan, event);
+    int64_t start_ns, end_ns;
+    frame_row_t *row;
+    if (!host_times(scan, event, &start_ns, &end_ns) || (row = next_row(scan, FRAMES)) == NULL)
+        return;
+    row->start_ns = start_ns;
+    row->end_ns = end_ns;
+    row->thread = thread;
+    row->function = function;
 }
 
 static void take_device_span(scan_t *scan, const event_t *event)
 {
-    int32_t device = device_of(event), name = name_number(scan, event);
+    int32_t device = device_of(event), name = name_number(scan, NAMES, event);
     int64_t start_ns, end_ns;
     device_span_row_t *row;
     if (device == ABSENT) {
@@ -236,13 +265,14 @@ static void take_complete(scan_t *scan, const event_t *event, category_t categor
         break;
     case OPERATOR:
     case ANNOTATION:
-        name = name_number(scan, event);
+        name = name_number(scan, NAMES, event);
         take_span(scan, event, name, category == OPERATOR ? OP_SPAN : ANNOTATION_SPAN);
         break;
     case PYTHON:
-        /* All other Python functions are left out, and most of them are no news to anyone. */
         if (is_module(&event->keys[NAME]))
-            take_span(scan, event, name_number(scan, event), MODULE_SPAN);
+            take_span(scan, event, name_number(scan, NAMES, event), MODULE_SPAN);
+        else
+            take_frame(scan, event);
         break;
     case DEVICE_SPAN:
         take_device_span(scan, event);

@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 6
+#define SCANNER_VERSION 7
 #endif
 
 #define ABSENT (-1)
@@ -54,6 +54,8 @@ const char *after_plain(const char *at, const char *end, state_t *state, bool *i
 
 int64_t ns_from_us(const token_t *token);
 int64_t integer_from(const token_t *token);
+/* The 64 bits of an id, signed or not; ABSENT where it has none, or more, or is no whole number. */
+int64_t bits_from(const token_t *token);
 
 /* ---- strings.c ---- */
 
@@ -87,8 +89,8 @@ typedef enum { PH, CAT, NAME, PID, TID, TS, DUR, ID, ARGS, EVENT_KEYS } event_ke
 /* Those of a collective, and of shapes, are adjacent, which rows.c needs. */
 typedef enum {
     DEVICE, STREAM, CORRELATION, EXTERNAL_ID, EXTERNAL_ID_OF_2021, SEQUENCE, FORWARD_THREAD, BYTES,
-    SIZE, HSA_QUEUE, COLLECTIVE, DTYPE, IN_ELEMENTS, OUT_ELEMENTS, GROUP, GROUP_DESCRIPTION,
-    GROUP_SIZE, RANKS, DIMS, TYPES, VALUES, ARG_KEYS
+    SIZE, HSA_QUEUE, SEQ, COMMS_ID, COLLECTIVE, DTYPE, IN_ELEMENTS, OUT_ELEMENTS, GROUP,
+    GROUP_DESCRIPTION, GROUP_SIZE, RANKS, DIMS, TYPES, VALUES, ARG_KEYS
 } arg_key_t;
 
 /* Of an absent key only `kind` is set. Bits of `keys_found` and `args_found`: those that are there.
@@ -115,7 +117,7 @@ bool is_scalar(const token_t *token);
 /* ---- rows.c ---- */
 
 typedef struct {
-    int64_t start_ns, end_ns, stream, correlation, external_id, copied_bytes;
+    int64_t start_ns, end_ns, stream, correlation, external_id, copied_bytes, seq, comms_id;
     int32_t device, name, collective, kind, place, unused;
 } record_row_t;
 
@@ -139,14 +141,25 @@ typedef struct {
     int32_t thread, is_end;
 } flow_row_t;
 
+/* A Python function that is no module's. */
+typedef struct {
+    int64_t start_ns, end_ns;
+    int32_t thread, function;
+} frame_row_t;
+
+/* What an operator says of the collective that it starts. */
+typedef struct {
+    int64_t external_id, seq, comms_id;
+} comms_row_t;
+
 /* Rows of one size, in file order. */
 typedef struct {
     char *rows;
     int64_t count, room, row_bytes;
 } table_t;
 
-enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, TABLES };
-enum { NAMES, THREADS, COLLECTIVES, SHAPES, PLACES, CATEGORIES, TEXTS };
+enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, FRAMES, COMMS, TABLES };
+enum { NAMES, THREADS, COLLECTIVES, SHAPES, PLACES, FUNCTIONS, CATEGORIES, TEXTS };
 
 /* What scans gave since it was emptied, and where the last one stopped. Python reads it by its layout: library.py. */
 typedef struct {
@@ -176,7 +189,8 @@ int32_t text_number(scan_t *scan, int which, const char *text, int64_t size, boo
 /* The number of some values together; those that are no scalars are as if absent. */
 int32_t joined_number(
     scan_t *scan, int which, const token_t *tokens, int count, bool any_kind);
-int32_t name_number(scan_t *scan, const event_t *event);
+/* The number of an event's name among the texts `which`. */
+int32_t name_number(scan_t *scan, int which, const event_t *event);
 int32_t thread_number(scan_t *scan, const event_t *event);
 
 /* Whether shapes are stored of operators of a name, which has a number. */

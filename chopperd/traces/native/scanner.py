@@ -28,7 +28,7 @@ from chopperd.model.arrays import Ints
 logger = logging.getLogger(__name__)
 
 #: `SCANNER_VERSION` of scanner.h: changes with what its functions do.
-_VERSION: Final = 6
+_VERSION: Final = 7
 _STEM: Final = Path(__file__).with_name("_scanner")
 
 MORE, ENDED, STUCK = range(3)
@@ -53,7 +53,7 @@ def _row(wide: str, narrow: str) -> RowType:
 
 TABLES: Final[Mapping[str, RowType]] = {
     "records": _row(
-        "start_ns end_ns stream correlation external_id copied_bytes",
+        "start_ns end_ns stream correlation external_id copied_bytes seq comms_id",
         "device name collective kind place unused",
     ),
     "calls": _row("start_ns end_ns correlation external_id size_bytes", "thread name"),
@@ -63,6 +63,8 @@ TABLES: Final[Mapping[str, RowType]] = {
     ),
     "device_spans": _row("start_ns end_ns stream", "device name"),
     "flows": _row("flow t_ns", "thread is_end"),
+    "frames": _row("start_ns end_ns", "thread function"),
+    "comms": _row("external_id seq comms_id", ""),
 }
 """Row layouts in the scanner's order (scanner.h)."""
 _UNUSED: Final = "unused"
@@ -74,7 +76,7 @@ COLUMN_TYPES: Final[Mapping[str, type[np.signedinteger]]] = {
     if name != _UNUSED
 }
 """Type of each column; columns of one name have the same in all tables."""
-TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "category")
+TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "function", "category")
 """What the scanner numbers, in its order; all but the last by the column that indexes it."""
 JOIN: Final = b"\x1f"
 """Separates the values of one text; no JSON text contains it."""

@@ -14,6 +14,7 @@ from chopperd.model.trace import (
     DeviceSpans,
     FlowEnds,
     HostSpans,
+    PythonFrames,
     RuntimeCalls,
     SpanKind,
     Trace,
@@ -25,6 +26,7 @@ from chopperd.traces.read.cleaning import (
     believable,
     capture,
     close_together,
+    inside,
     last_of_stream,
     outlying,
 )
@@ -48,7 +50,7 @@ _FEW_MOVED_RATIO: Final = 0.25
 """Up to this share of a table, moving single rows costs less than copying all."""
 
 IntT = TypeVar("IntT", bound=np.signedinteger)
-TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans)
+TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, PythonFrames)
 Numbers: TypeAlias = Mapping[str, Callable[[Int32s], Int32s]]
 """By name of a numbered column, what makes indices into the trace's values of it."""
 
@@ -92,6 +94,8 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
     records, record_copies = without_copies(_model_table(DeviceRecords, tables[0], numbers))
     calls, call_copies = without_copies(_model_table(RuntimeCalls, tables[1], numbers))
     device_spans, device_copies = without_copies(_model_table(DeviceSpans, tables[3], numbers))
+    records = _with_comms(records, rows.comms)
+    frames, functions = _frames(rows, within, offset_ns, threads.column, calls)
     records, cut_count = without_far_overruns(records)
     doubtful = [table.doubtful_count for table in tables]
     return Trace(
@@ -103,6 +107,8 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
         spans=spans,
         device_spans=device_spans,
         flows=flows,
+        frames=frames,
+        functions=functions,
         collectives=collectives.values,
         shapes=shapes.values,
         span_ns=_span_ns([records, *tables[1:]]),
@@ -116,6 +122,8 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
             overrun_records=overrun_count(records),
             cut_records=cut_count,
             rows_without_detail=without_detail,
+            frames_left_out=rows.frames.left_out,
+            shortest_frame_ns=rows.frames.shortest_ns,
         ),
     )
 
@@ -160,12 +168,13 @@ class _Table:
 
     Args:
         parts: The columns.
-        then: The column that decides between rows of equal times; then their order in the file.
+        then: The column that decides between rows of equal times; then, or if None, their order in
+            the file.
         outer_first: Whether the longer of two rows that start together comes first, and the
             greater of what decides then.
     """
 
-    def __init__(self, parts: ColumnParts, then: str, *, outer_first: bool = False) -> None:
+    def __init__(self, parts: ColumnParts, then: str | None, *, outer_first: bool = False) -> None:
         self.start_ns = parts.take("start_ns", np.int64)
         self.end_ns = parts.take("end_ns", np.int64)
         self.doubtful_count = 0
@@ -209,8 +218,9 @@ class _Table:
         if not len(same):
             return
         slots = with_next(same, len(self.start_ns))
-        then = self.peek(self._then, np.int64)[slots]
-        keys = self._sign * then, self._sign * self.end_ns[slots], self.start_ns[slots]
+        keys = [self._sign * self.end_ns[slots], self.start_ns[slots]]
+        if self._then is not None:
+            keys.insert(0, self._sign * self.peek(self._then, np.int64)[slots])
         self._move(slots[np.lexsort(keys)], slots)
 
     def peek(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
@@ -253,6 +263,48 @@ def _model_table(model: type[TableT], table: _Table, numbers: Numbers) -> TableT
             columns[name][columns[name] > _MOST_BYTES] = ABSENT
     build: Callable[..., TableT] = model
     return build(**columns)
+
+
+def _frames(
+    rows: TraceRows,
+    within: Stretch | None,
+    offset_ns: int,
+    thread_numbers: Callable[[Int32s], Int32s],
+    calls: RuntimeCalls,
+) -> tuple[PythonFrames, tuple[str, ...]]:
+    """Return the frames of threads with calls, and the functions that they index.
+
+    Those far outside the capture, which can't be right, are left out; copies stay: they say no
+    more than one.
+    """
+    table = _Table(rows.frames, None, outer_first=True)
+    table.leave_out(~inside(table.start_ns, table.end_ns, within))
+    table.settle(within, offset_ns)
+    functions = names_of(rows.functions)
+    numbers = {"thread": thread_numbers, "function": functions.column}
+    frames = _model_table(PythonFrames, table, numbers)
+    launching = np.isin(frames.thread, np.unique(calls.thread))
+    frames = PythonFrames(
+        **{one.name: getattr(frames, one.name)[launching] for one in fields(frames)}
+    )
+    used, function = np.unique(frames.function, return_inverse=True)
+    named = tuple(functions.values[number] for number in used.tolist())
+    return replace(frames, function=function.astype(np.int32)), named
+
+
+def _with_comms(records: DeviceRecords, comms: ColumnParts) -> DeviceRecords:
+    """Give the numbers of operators' collectives to the records of their External ids without."""
+    columns = [comms.take(name, np.int64) for name in ("comms_id", "seq", "external_id")]
+    order = np.lexsort(columns)
+    comms_id, seq, external_id = (column[order] for column in columns)
+    bare = np.flatnonzero((records.seq == ABSENT) & (records.comms_id == ABSENT))
+    if not len(order) or not len(bare):
+        return records
+    at = np.searchsorted(external_id, records.external_id[bare])
+    at = np.minimum(at, len(order) - 1)
+    found = external_id[at] == records.external_id[bare]
+    records.seq[bare[found]], records.comms_id[bare[found]] = seq[at[found]], comms_id[at[found]]
+    return records
 
 
 def _flows(

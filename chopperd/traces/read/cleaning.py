@@ -131,6 +131,14 @@ def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bool
     return keep
 
 
+def inside(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bools:
+    """Return which rows lie no farther from a capture than it is long, and than a second: (n,)."""
+    if within is None:
+        return np.zeros(len(start_ns), np.bool_)
+    margin_ns = max(within.end_ns - within.start_ns, _LEAST_MARGIN_NS)
+    return (start_ns >= within.start_ns - margin_ns) & (end_ns <= within.end_ns + margin_ns)
+
+
 def _sure(start_ns: Int64s, end_ns: Int64s) -> Times:
     """Return the times of rows that are not doubtful; copied only if some are."""
     doubtful = _doubtful(start_ns, end_ns)

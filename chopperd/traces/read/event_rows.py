@@ -14,7 +14,7 @@ from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.trace import MODULE_PREFIX, RecordKind, SpanKind
 from chopperd.traces.native.scanner import SHAPED
 from chopperd.traces.read.json_text import Scalar, decimal_of, scalars
-from chopperd.traces.read.rows import ABSENT, Interner, TraceRows, counts_of, integers
+from chopperd.traces.read.rows import ABSENT, Interner, TraceRows, counts_of, exact_ids, integers
 from chopperd.units import NS_PER_US
 
 Event: TypeAlias = Mapping[str, object]
@@ -95,7 +95,7 @@ class EventRows:
             return self._take_calls
         if category in _DEVICE_SPANS:
             return self._take_device_spans
-        return self._take_modules if category == _PYTHON else None
+        return self._take_functions if category == _PYTHON else None
 
     def _take_records(
         self, kind: RecordKind, rows: Sequence[Event], start_ns: Int64s, dur_ns: Int64s
@@ -122,6 +122,8 @@ class EventRows:
             copied_bytes=counts_of(_fields(args, "bytes") if is_copy else [None] * len(rows)),
             collective=self._collectives(args),
             place=self._places(rows, args, device),
+            seq=_not_negative(_fields(args, "Seq")),
+            comms_id=exact_ids(_fields(args, "Comms Id")),
         )
 
     def _take_calls(self, rows: Sequence[Event], start_ns: Int64s, dur_ns: Int64s) -> None:
@@ -142,8 +144,11 @@ class EventRows:
     ) -> None:
         args = _args(rows)
         is_op = kind is SpanKind.OP
+        keep = self._whole(start_ns, dur_ns)
+        if is_op:
+            self._take_comms([one for one, kept in zip(args, keep, strict=True) if kept])
         self._rows.spans.append(
-            self._whole(start_ns, dur_ns),
+            keep,
             thread=self._threads(rows),
             start_ns=start_ns,
             end_ns=start_ns + dur_ns,
@@ -156,11 +161,30 @@ class EventRows:
             collective=self._collectives(args),
         )
 
-    def _take_modules(self, rows: Sequence[Event], start_ns: Int64s, dur_ns: Int64s) -> None:
-        at = [number for number, row in enumerate(rows) if _name(row).startswith(MODULE_PREFIX)]
-        if at:
-            modules = [rows[number] for number in at]
+    def _take_comms(self, args: Sequence[Event]) -> None:
+        """Add what operators say of the collectives that they start."""
+        said = [one for one in args if "Seq" in one or "Comms Id" in one]
+        external_id, seq = _external_ids(said), _not_negative(_fields(said, "Seq"))
+        comms_id = exact_ids(_fields(said, "Comms Id"))
+        keep = (external_id != ABSENT) & ((seq != ABSENT) | (comms_id != ABSENT))
+        self._rows.comms.append(keep, external_id=external_id, seq=seq, comms_id=comms_id)
+
+    def _take_functions(self, rows: Sequence[Event], start_ns: Int64s, dur_ns: Int64s) -> None:
+        """Add calls of modules to the spans, and other functions to the frames."""
+        is_module = np.array([_name(row).startswith(MODULE_PREFIX) for row in rows])
+        at = np.flatnonzero(is_module)
+        if len(at):
+            modules = [rows[number] for number in at.tolist()]
             self._take_spans(SpanKind.MODULE, modules, start_ns[at], dur_ns[at])
+        at = np.flatnonzero(~is_module)
+        others = [rows[number] for number in at.tolist()]
+        self._rows.frames.append(
+            self._whole(start_ns[at], dur_ns[at]),
+            thread=self._threads(others),
+            start_ns=start_ns[at],
+            end_ns=start_ns[at] + dur_ns[at],
+            function=_numbered(self._rows.functions, map(_name, others), len(others)),
+        )
 
     def _take_flows(self, flows: Sequence[Event]) -> None:
         t_ns = _times_ns(flows, "ts")

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Bools, Int32s, Int64s, Ints
-from chopperd.model.trace import MOST_DETAILS
+from chopperd.model.trace import MOST_DETAILS, MOST_FRAMES
 from chopperd.traces.native.scanner import JOIN, Scanned
 from chopperd.traces.read.json_text import Scalar, scalars_of, values_of
+from chopperd.units import NS_PER_US
 
 KeyT = TypeVar("KeyT")
 IntT = TypeVar("IntT", bound=np.signedinteger)
@@ -26,6 +27,7 @@ _LONGEST_TEXT: Final = 64
 """Longer texts are no numbers."""
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
 _DECIMAL: Final = re.compile(r"(?:stream +(?=[-\d]))?([-+]?\d+)", re.ASCII)
+_ID: Final = re.compile(r"([-+]?\d+)|0[xX]([0-9a-fA-F]+)", re.ASCII)
 CollectiveKey: TypeAlias = tuple[Scalar, ...]
 """Name, dtype, elements in and out, group, its description, its size, its ranks: as in `args`."""
 ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
@@ -39,18 +41,21 @@ class TraceRows:
     """The rows of a trace as they are read, unsorted, on the file's own time axis.
 
     Attributes:
-        names, threads, collectives, shapes: What columns number; of the last two at most
-            `MOST_DETAILS` each.
+        names, functions, threads, collectives, shapes: What columns number; of the last two at
+            most `MOST_DETAILS` each. `functions` are names of Python functions.
         places: The processes of records whose process is not their device.
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or impossible.
         invalid_records: Device records left out because their duration is negative or missing.
         has_queues: Whether a device record names its HSA queue.
-        records, calls, spans, device_spans, flows: The columns of each table, as in the model.
+        records, calls, spans, device_spans, flows, frames: The columns of each table, as in the
+            model; of `frames` the longest `MOST_FRAMES`.
+        comms: External id, Seq and Comms Id of operators that start a collective.
     """
 
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
+        self.functions: Interner[str] = Interner()
         self.threads: Interner[tuple[Scalar, Scalar]] = Interner()
         self.collectives: Interner[CollectiveKey] = Interner(MOST_DETAILS)
         self.shapes: Interner[ShapesKey] = Interner(MOST_DETAILS)
@@ -64,6 +69,8 @@ class TraceRows:
         self.spans = ColumnParts()
         self.device_spans = ColumnParts()
         self.flows = ColumnParts()
+        self.frames = LongestRows(MOST_FRAMES)
+        self.comms = ColumnParts()
 
 
 def annotation_names(names: Sequence[str]) -> Bools:
@@ -147,6 +154,52 @@ class ColumnParts:
         return whole.astype(dtype, copy=False)
 
 
+class LongestRows(ColumnParts):
+    """The columns of the longest rows, in bounded memory, however the file was cut into blocks.
+
+    Above `most` rows those shorter than 1 us are left out, then those shorter than 2, 4, 8, ... us,
+    until no more than `most` are left.
+
+    Args:
+        most: How many rows may stay.
+
+    Attributes:
+        count: How many rows there are.
+        left_out: How many were left out.
+        shortest_ns: The length from which on rows stay; 0 where all do.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.count = 0
+        self.left_out = 0
+        self.shortest_ns = 0
+        self._most = most
+
+    def add(self, **columns: Ints) -> None:
+        """Add rows, given as columns, of which those that are too short are left out."""
+        if not columns:
+            return
+        self.count += len(columns["start_ns"])
+        super().add(**columns)
+        if self.shortest_ns:
+            self._leave_out_short()
+        while self.count > self._most:
+            self.shortest_ns = 2 * self.shortest_ns or NS_PER_US
+            self._leave_out_short()
+
+    def _leave_out_short(self) -> None:
+        """Leave out the rows that are shorter than `shortest_ns`."""
+        for at in range(len(self._parts["start_ns"])):
+            length_ns = self._parts["end_ns"][at] - self._parts["start_ns"][at]
+            keep = length_ns >= self.shortest_ns
+            for parts in self._parts.values():
+                parts[at] = parts[at][keep]
+        kept = sum(map(len, self._parts["start_ns"]))
+        self.left_out += self.count - kept
+        self.count = kept
+
+
 def integers(values: Iterable[Scalar]) -> Int64s:
     """Convert values to (n,) int64; `ABSENT` where one is absent, no number, or too big."""
     given = [ABSENT if value is None else value for value in values]
@@ -172,6 +225,23 @@ def integer(value: Scalar) -> int:
     return number if -(2**63) <= number < 2**63 else ABSENT
 
 
+def exact_ids(values: Iterable[Scalar]) -> Int64s:
+    """Return the 64 bits of each id, signed or not, (n,) int64; `ABSENT` without, or with more.
+
+    Numbers with a point or an exponent, which a double may not hold exactly, are no ids.
+    """
+    return np.array([_bits(value) for value in values], np.int64)
+
+
+def _bits(value: Scalar) -> int:
+    if isinstance(value, str):
+        found = _ID.fullmatch(value.strip(" ")) if len(value) <= _LONGEST_TEXT else None
+        value = None if found is None else int(found[1] or found[2], 10 if found[1] else 16)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**64:
+        return ABSENT
+    return value if value < 2**63 else value - 2**64
+
+
 def _from_text(text: str) -> int:
     text = text.strip(" ") if len(text) <= _LONGEST_TEXT else ""
     if _HEX.fullmatch(text):
@@ -187,6 +257,7 @@ class ScannedRows:
         self._rows = rows
         self._numbers: Mapping[str, Callable[[Sequence[bytes]], Int32s]] = {
             "name": _Numbers(rows.names, _texts).of,
+            "function": _Numbers(rows.functions, _texts).of,
             "thread": _Numbers(rows.threads, _threads).of,
             "collective": _Numbers(rows.collectives, _joined).of,
             "shapes": _Numbers(rows.shapes, _shapes).of,

@@ -178,6 +178,34 @@ def expected_flows(path: Path) -> Counter[Row]:
     )
 
 
+def expected_frames(path: Path) -> Counter[Row]:
+    """Python functions that are no modules, on threads that make runtime calls."""
+    base = loaded(path).get("baseTimeNanoseconds", 0)
+    assert isinstance(base, int)
+    complete = [event for event in events_of(path) if event.get("ph") == "X"]
+    launching = {(e["pid"], e["tid"]) for e in complete if e.get("cat") in CALLS}
+    return Counter(
+        (*times(e, base), (e["pid"], e["tid"]), e["name"])
+        for e in complete
+        if e.get("cat") == "python_function"
+        and not is_span(e)
+        and (e["pid"], e["tid"]) in launching
+    )
+
+
+def found_frames(trace: Trace) -> Counter[Row]:
+    frames = trace.frames
+    return Counter(
+        zip(
+            frames.start_ns.tolist(),
+            frames.end_ns.tolist(),
+            [trace.threads[thread] for thread in frames.thread],
+            [trace.functions[function] for function in frames.function],
+            strict=True,
+        )
+    )
+
+
 def expected_rows(path: Path) -> dict[str, Counter[Row]]:
     base = loaded(path).get("baseTimeNanoseconds", 0)
     assert isinstance(base, int)
@@ -284,7 +312,8 @@ def assert_same(one: Trace, other: Trace) -> None:
     assert (one.collectives, one.shapes) == (other.collectives, other.shapes)
     assert one.meta.event_counts == other.meta.event_counts
     assert one.damage == other.damage
-    for table in ("records", "calls", "spans", "device_spans", "flows"):
+    assert one.functions == other.functions
+    for table in ("records", "calls", "spans", "device_spans", "flows", "frames"):
         first, second = getattr(one, table), getattr(other, table)
         for field in fields(first):
             columns = getattr(first, field.name), getattr(second, field.name)
@@ -314,6 +343,7 @@ def test_all_rows_equal_those_of_the_standard_library(path: Path, usual: Trace) 
     for table, rows in expected.items():
         assert found[table] == rows, table
     assert found_flows(usual) == expected_flows(path)
+    assert found_frames(usual) == expected_frames(path)
     assert usual.damage == Damage(overrun_records=overruns(usual))
     assert usual.meta.event_count == len(events_of(path))
     categories = Counter(str(event.get("cat") or "") for event in events_of(path))

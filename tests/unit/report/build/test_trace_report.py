@@ -50,6 +50,12 @@ def text(report: TraceReport, code: str) -> str:
         ),
         (Damage(duplicate_records=1), "duplicate_records", "1 device record there twice", True),
         (Damage(duplicate_rows=2), "duplicate_rows", "2 rows of the host there twice", True),
+        (
+            Damage(frames_left_out=2, shortest_frame_ns=4000),
+            "frames_left_out",
+            "2 Python frames shorter than 4 us left out",
+            True,
+        ),
         (Damage(cut_records=1), "cut_records", "1 device record lasted far past later", True),
         (Damage(overrun_records=3), "overrun_records", "families' times count it twice", True),
         (Damage(unreadable_keys=True), "unreadable_keys", "rank or time base may be miss", False),

@@ -124,3 +124,50 @@ def test_sizes_that_no_machine_has_room_for_are_unknown() -> None:
     found = assembled([*events, *calls])
     assert found.records.copied_bytes.tolist() == [-1, -1, 2**44, 5]
     assert found.calls.size_bytes.tolist() == [-1, -1, 2**44, 5]
+
+
+def frame(name: str, ts: float, dur: float, tid: int = 1) -> Event:
+    return complete_event("python_function", name, ts, dur) | {"pid": 1, "tid": tid}
+
+
+def test_frames_are_those_of_threads_with_calls_the_outer_first() -> None:
+    call = complete_event("cuda_runtime", "c", 1, 1) | {"pid": 1, "tid": 1}
+    frames = [frame("in", 5, 1), frame("out", 5, 3), frame("other thread", 5, 9, tid=2)]
+    far = [frame("too late", 5, 4e12), frame("too early", -4e12, 1)]
+    found = assembled([call, *frames, *far])
+    assert [found.functions[n] for n in found.frames.function] == ["out", "in"]
+    assert found.functions == ("in", "out")
+    assert found.frames.start_ns.tolist() == [5000, 5000]
+    assert found.frames.end_ns.tolist() == [8000, 6000]
+    assert found.span_ns == (1000, 2000)
+
+
+def test_no_frames_are_left_where_nothing_else_has_a_time() -> None:
+    found = assembled([frame("alone", 5, 3)])
+    assert (len(found.frames), found.functions) == (0, ())
+
+
+def test_a_record_gets_its_numbers_from_the_operator_of_its_external_id() -> None:
+    """A record's own numbers go before its operator's; of two operators the lower is taken."""
+
+    def record(**args: int) -> Event:
+        return complete_event("kernel", "ncclDevKernel", 1, 2) | {"args": args}
+
+    def operator(**args: int) -> Event:
+        named = {"External id": args["id"], "Seq": args["Seq"], "Comms Id": args["comms"]}
+        return complete_event("cpu_op", "record_param_comms", 1, 2) | {"args": named}
+
+    events = [
+        record(correlation=1) | {"args": {"External id": 7}, "ts": 10},
+        record(correlation=2) | {"args": {"External id": 7, "Seq": 1, "Comms Id": 2}, "ts": 20},
+        record(correlation=3) | {"args": {"External id": 8}, "ts": 30},
+        record(correlation=4) | {"args": {}, "ts": 40},
+        operator(id=7, Seq=5, comms=2**64 - 3),
+        operator(id=7, Seq=6, comms=4),
+        operator(id=0, Seq=6, comms=4),
+        operator(id=9, Seq=6, comms=4),
+    ]
+    for order in (events, events[::-1]):
+        found = assembled(order).records
+        assert found.seq.tolist() == [5, 1, -1, -1]
+        assert found.comms_id.tolist() == [-3, 2, -1, -1]

@@ -59,6 +59,26 @@ def test_a_number_or_word_that_goes_on_is_one_damaged_element(number: bytes) -> 
     )
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"7", b"-7", b"18446744073709551614", b"18446744073709551616", b"-9223372036854775809",
+        b'"0xfffffffffffffffe"', b'"0x1ffffffffffffffff"', b'" +7 "', b'"-0x7"', b'"+-7"', b'"-"',
+        b"7.0", b"1e3", b"true", b'"0x"', b"[7]", b'"\\u0037"', b"null", b'""', b'"7g"',
+    ],
+)  # fmt: skip
+def test_sequence_numbers_and_communicators_are_read_alike(written: bytes) -> None:
+    kernel = KERNEL.replace(b"\xae", b"") % (1, b'"Seq":%s,"Comms Id":%s' % (written, written))
+    frame = GOOD.replace(b"cuda_runtime", b"python_function").replace(b'"c"', b'"f.py(1): f"')
+    operator = b'{"ph":"X","cat":"cpu_op","name":"o","pid":1,"tid":2,"ts":1,"dur":1,"args":%s}'
+    operator %= b'{"External id":7,"Seq":%s,"Comms Id":%s}' % (written, written)
+    linked = KERNEL.replace(b"\xae", b"") % (9, b'"External id":7')
+    found = read_alike(b",".join((kernel, frame, GOOD, operator, linked))).tables
+    assert found.records.seq[0] == found.records.seq[1]
+    assert found.records.comms_id[0] == found.records.comms_id[1]
+    assert found.functions == ("f.py(1): f",)
+
+
 def test_not_a_number_is_a_value_wherever_a_stray_quote_stood_before() -> None:
     """The quote of the damaged name opens no string that the next event lies in."""
     damaged = GOOD.replace(b'"c"', b'"c"c"')

@@ -44,8 +44,7 @@ def test_device_work_of_every_age_becomes_a_record(category: str, kind: RecordKi
 
 
 @pytest.mark.parametrize(
-    "category",
-    ["cuda_sync", "mtia_ccp_events", "overhead", "python_function", "Trace", "xpu_op", None],
+    "category", ["cuda_sync", "mtia_ccp_events", "overhead", "Trace", "xpu_op", None]
 )
 def test_other_categories_are_only_counted(category: str) -> None:
     rows = rows_of([complete_event(category, "x", 1, 2)])
@@ -141,6 +140,32 @@ def test_sequence_numbers_and_ids_of_operators_are_kept() -> None:
 def test_what_a_call_copies_is_kept(args: dict[str, str], expected: int) -> None:
     rows = rows_of([complete_event("cuda_runtime", "hipMemcpyAsync", 1, 2) | {"args": args}])
     assert rows.calls.take("size_bytes", np.int64).tolist() == [expected]
+
+
+def test_python_functions_that_are_no_modules_are_frames_with_names_of_their_own() -> None:
+    names = ("train.py(3): step", "nn.Module: Linear_0")
+    rows = rows_of([complete_event("python_function", name, 1, 2) for name in names])
+    assert rows.frames.take("function", np.int32).tolist() == [0]
+    assert rows.frames.take("end_ns", np.int64).tolist() == [3000]
+    assert list(rows.functions) == ["train.py(3): step"]
+    assert list(rows.names) == ["nn.Module: Linear_0"]
+
+
+@pytest.mark.parametrize(
+    ("written", "bits"),
+    [
+        (7, 7), (-7, -7), (2**64 - 2, -2), (2**63, -(2**63)), (2**64, -1), (-(2**63) - 1, -1),
+        ("7", 7), (" +7 ", 7), ("0xfffffffffffffffe", -2), ("0x1ffffffffffffffff", -1),
+        ("x", -1), ("7" * 70, -1), (7.0, -1), (True, -1), (None, -1), ([], -1),
+        (11529215046068469761, 11529215046068469761 - 2**64),
+    ],
+)  # fmt: skip
+def test_all_64_bits_of_a_communicator_are_kept(written: object, bits: int) -> None:
+    """By hand: two's complement; 11529215046068469761 is odd, and no double holds it."""
+    args = {"Comms Id": written, "Seq": 3}
+    rows = rows_of([complete_event("kernel", "ncclDevKernel", 1, 2) | {"args": args}])
+    assert rows.records.take("comms_id", np.int64).tolist() == [bits]
+    assert rows.records.take("seq", np.int64).tolist() == [3]
 
 
 def test_of_python_functions_only_calls_of_modules_are_spans() -> None:

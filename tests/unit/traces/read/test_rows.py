@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from chopperd.traces.read.json_text import Scalar
-from chopperd.traces.read.rows import ABSENT, ColumnParts, Interner, counts_of, integer, integers
+from chopperd.traces.read.rows import (
+    ABSENT,
+    ColumnParts,
+    Interner,
+    LongestRows,
+    counts_of,
+    integer,
+    integers,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +66,21 @@ def test_columns_grow_by_the_rows_that_are_kept() -> None:
 
 def test_a_column_without_rows_is_empty_and_typed() -> None:
     assert ColumnParts().take("x", np.int8).dtype == np.int8
+
+
+def test_of_too_many_rows_the_longest_stay_however_they_come() -> None:
+    """Lengths 0..9 us, at most 4: those under 1, 2, 4 and then 8 us go, and 8 and 9 us are left.
+
+    From 4 us on there are six, from 8 us on two.
+    """
+    start_ns = np.zeros(10, np.int64)
+    end_ns = np.arange(10) * 1000
+    for cuts in ([10], [5, 10], list(range(1, 11))):
+        rows = LongestRows(4)
+        for first, last in zip([0, *cuts], cuts, strict=False):
+            some = slice(first, last)
+            rows.append(
+                np.ones(last - first, np.bool_), start_ns=start_ns[some], end_ns=end_ns[some]
+            )
+        assert (rows.shortest_ns, rows.left_out, rows.count) == (8000, 8, 2)
+        assert rows.take("end_ns", np.int64).tolist() == [8000, 9000]
