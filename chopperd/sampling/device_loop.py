@@ -322,11 +322,13 @@ class DeviceLoop:
         if is_by_budget and decision.period_ns != decision.wanted_ns and slowed != self._slowed:
             self._slowed = slowed
             self._warn_rarely(
-                "GPU %s: driver calls took %.1f %% of the time; sampling at %.3g, not %.3g Hz",
+                "GPU %s: sampled at %.3g, not %.3g Hz: at that rate driver calls would take "
+                "%.3g %% of the time, %.3g %% are allowed",
                 self._device.gpu,
-                100 * self._pacer.spent_ratio,
                 NS_PER_S / decision.period_ns,
                 NS_PER_S / decision.wanted_ns,
+                100 * self._pacer.wanted_ratio,
+                100 * self._pacer.budget_ratio,
             )
 
     def _warn_rarely(self, message: str, *values: object) -> None:

@@ -27,14 +27,17 @@ class DriverBudget:
         asked_period_ns: The requested period.
         period_ns: The period to use now.
         spent_ratio: Share of the time before the last judgement that driver calls took.
+        asked_ratio: Share that they would have taken at the requested period, as judged when the
+            period was last changed; 0 before.
+        budget_ratio: Share that they may take.
     """
 
     def __init__(
         self, *, budget_ratio: float, asked_period_ns: int, longest_period_ns: int
     ) -> None:
         self.asked_period_ns = self.period_ns = asked_period_ns
-        self.spent_ratio = 0.0
-        self._budget_ratio = budget_ratio
+        self.spent_ratio = self.asked_ratio = 0.0
+        self.budget_ratio = budget_ratio
         self._most_strides = max(1, longest_period_ns // asked_period_ns)
         self._judged_at: tuple[int, int] | None = None
 
@@ -49,12 +52,14 @@ class DriverBudget:
             return False
         self.spent_ratio = (driver_ns - before[1]) / (now_mono_ns - before[0])
         # Between half of the budget and a little over it, nothing changes: the loop would swing.
-        if self._budget_ratio / 2 <= self.spent_ratio <= _TOLERANCE * self._budget_ratio:
+        if self.budget_ratio / 2 <= self.spent_ratio <= _TOLERANCE * self.budget_ratio:
             return False
         strides = self.period_ns // self.asked_period_ns
-        wanted = ceil(strides * self.spent_ratio / self._budget_ratio)
+        wanted = ceil(strides * self.spent_ratio / self.budget_ratio)
         chosen = min(max(wanted, 1), self._most_strides)
         self.period_ns = chosen * self.asked_period_ns
+        if chosen != strides:
+            self.asked_ratio = strides * self.spent_ratio
         return chosen != strides
 
 
@@ -161,9 +166,14 @@ class Pacer:
         )
 
     @property
-    def spent_ratio(self) -> float:
-        """Share of the time before the last judgement that driver calls took."""
-        return (self._burst_budget or self._budget).spent_ratio
+    def wanted_ratio(self) -> float:
+        """Share of the time that driver calls would take without the budget; 0 if not judged."""
+        return (self._burst_budget or self._budget).asked_ratio
+
+    @property
+    def budget_ratio(self) -> float:
+        """Share of the time that driver calls may take now."""
+        return (self._burst_budget or self._budget).budget_ratio
 
     @property
     def review_at_mono_ns(self) -> int:

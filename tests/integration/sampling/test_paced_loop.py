@@ -242,7 +242,8 @@ def test_what_the_budget_slows_is_said_once(
     with caplog.at_level(logging.WARNING):
         paced.run()
     assert [record.getMessage() for record in caplog.records] == [
-        "GPU 0: driver calls took 2.0 % of the time; sampling at 1, not 10 Hz"
+        "GPU 0: sampled at 1, not 10 Hz: at that rate driver calls would take 2 % of the time, "
+        "0.2 % are allowed"
     ]
     assert paced.bench.reader.status(0).pace is Pace.BUDGET
 

@@ -52,3 +52,18 @@ def test_what_comes_before_the_first_judgement_is_left_out() -> None:
     assert not kept.judge(SECOND, SECOND)
     assert not kept.judge(2 * SECOND, SECOND)
     assert kept.spent_ratio == 0
+
+
+def test_the_ratio_at_the_requested_rate_says_why_it_slows_also_where_it_recovers() -> None:
+    """8 % at 100 Hz: every fourth period; then 0.9 % at 25 Hz, 3.6 % at 100 Hz: every second.
+
+    The 0.9 % spent are below the budget of 2 %, so they are not what slows it.
+    """
+    slowed = budget()
+    slowed.judge(0, 0)
+    assert slowed.judge(2 * SECOND, 160 * MS)
+    assert slowed.period_ns == 40 * MS
+    assert slowed.asked_ratio == pytest.approx(0.08)
+    assert slowed.judge(4 * SECOND, 178 * MS)
+    assert slowed.period_ns == 20 * MS
+    assert slowed.asked_ratio == pytest.approx(0.036)

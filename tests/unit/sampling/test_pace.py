@@ -136,7 +136,8 @@ def test_past_the_budget_the_pace_says_so() -> None:
     looks = Looks()
     looks.look(BUSY, 6, call_ns=MS)
     assert looks.kept == (Pace.BUDGET, 500 * MS)
-    assert looks.pacer.spent_ratio == pytest.approx(0.01)
+    assert looks.pacer.wanted_ratio == pytest.approx(0.01)
+    assert looks.pacer.budget_ratio == 0.002
     looks.look(BUSY, 60, call_ns=MS)
     assert looks.kept == (Pace.BUDGET, 500 * MS)
     looks.look(BUSY, 11, call_ns=0)
@@ -178,7 +179,8 @@ def test_a_burst_has_a_budget_of_its_own() -> None:
     looks.look(BUSY, 0.5, call_ns=MS)
     assert looks.kept == (Pace.BURST, 50 * MS)
     assert looks.pacer.decision.wanted_ns == 10 * MS
-    assert looks.pacer.spent_ratio == pytest.approx(0.1, rel=0.02)
+    assert looks.pacer.wanted_ratio == pytest.approx(0.1, rel=0.02)
+    assert looks.pacer.budget_ratio == 0.02
     looks.look(BUSY, 18.4, call_ns=MS)
     assert looks.kept[0] is Pace.BURST
     looks.look(BUSY, 12, call_ns=100_000)
