@@ -38,13 +38,22 @@ def trace_notes(
         and "rank unknown: TP, DP, PP or EP in a file's name is a place in the job's layout, not a "
         "rank; the rank is known where the name has rank0, rank1, ...",
         no_timebase=not trace.meta.anchored
-        and "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
+        and f"{_missing_anchor(trace.damage)}: clocks can't be joined",
         time_axes_differ=stepped
         and "the wall clock stepped inside the trace: clocks lie on another time axis there; no "
         "interval",
     )
     later = (*_timeline_notes(timeline, trace.damage), *_launch_notes(trace, timeline))
     return [*basic, *damage_notes(trace.damage), *later]
+
+
+def _missing_anchor(damage: Damage) -> str:
+    """Return why a trace has no wall-clock anchor: Kineto writes it after the events."""
+    if damage.truncated or damage.still_written or damage.unclosed:
+        return "the file is cut short before its wall-clock anchor (baseTimeNanoseconds)"
+    if damage.unreadable_keys:
+        return "the trace's wall-clock anchor (baseTimeNanoseconds) is damaged"
+    return "no wall-clock anchor in the trace (baseTimeNanoseconds)"
 
 
 def noted(**texts: object) -> list[Note]:

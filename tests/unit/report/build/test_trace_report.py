@@ -121,9 +121,26 @@ def test_what_was_lost_is_counted_by_kind_and_only_where_there_is_any() -> None:
     assert reported(Job()).trace.lost == {}
 
 
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (Damage(truncated=True), "the file is cut short before its wall-clock anchor"),
+        (Damage(still_written=True), "the file is cut short before its wall-clock anchor"),
+        (Damage(unclosed=True), "the file is cut short before its wall-clock anchor"),
+        (Damage(unreadable_keys=True), "the trace's wall-clock anchor (baseTimeNanoseconds) is"),
+    ],
+)
+def test_an_anchor_that_the_file_lost_is_not_one_that_it_never_had(
+    damage: Damage, reason: str
+) -> None:
+    said = text(reported(Job(anchored=False, damage=damage)), "no_timebase")
+    assert said.startswith(reason)
+    assert said.endswith("clocks can't be joined")
+
+
 def test_without_an_anchor_samples_are_not_used_and_it_is_said() -> None:
     report = reported(Job(anchored=False), sample_set(sampled()))
-    assert text(report, "no_timebase").startswith("no wall-clock anchor")
+    assert text(report, "no_timebase").startswith("no wall-clock anchor in the trace")
     assert "device_unmapped" not in codes(report)
     assert report.alignments == ()
     assert report.realtime_step is None
