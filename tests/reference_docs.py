@@ -99,7 +99,9 @@ def _command(name: str, command: click.Command) -> str:
     ]
     table = _table(("option", "meaning"), ((f"`{key}`", what) for key, what in records))
     help_text = " ".join((command.help or "").split())
-    return f"## {name}\n\n{help_text}\n\n```\nchopperd {name} {pieces}\n```\n\n{table}"
+    examples = "\n".join(line.strip() for line in (command.epilog or "").splitlines()[2:])
+    usage = f"```\nchopperd {name} {pieces}\n```\n\nExamples:\n\n```\n{examples}\n```"
+    return f"## {name}\n\n{help_text}\n\n{usage}\n\n{table}"
 
 
 def _metric(metric: Metric) -> tuple[str, ...]:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from chopperd.live.self_test import SelfTest
     from chopperd.simulation.presets import SimulationSpec
 
+#: The back end that is chosen by what answers.
+_AUTO: Final = "auto"
+
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 200 * NS_PER_MS
@@ -255,6 +258,8 @@ class Agent:
                 taken.driver or "version unknown",
                 names,
             )
+            if sampler.condition is SamplerCondition.UNAVAILABLE and self._backend == _AUTO:
+                logger.info("no GPU here? `chopperd run --backend simulated` simulates eight")
 
     def _end(self) -> None:
         """Shut down within 2 s; a part that hangs is abandoned and logged."""

@@ -13,7 +13,13 @@ from typing import Final
 
 from chopperd.cli.agent import COMMAND as AGENT_COMMAND
 from chopperd.cli.agent import leave, plain_options, run_agent
-from chopperd.cli.output import complain, complain_of_crash, open_standard_files, reader_may_go
+from chopperd.cli.output import (
+    complain,
+    complain_of_crash,
+    near_names,
+    open_standard_files,
+    reader_may_go,
+)
 from chopperd.errors import ChopperdError, ConfigError
 from chopperd.logs import configure_logging
 
@@ -64,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         return complain(*error.problems, status=error.exit_code)
     except ChopperdError as error:
-        return complain(str(error), status=error.exit_code)
+        return complain(f"{error}{near_names(error)}", status=error.exit_code)
     except OSError as error:
         return complain(str(error), status=_EXIT_BAD_INPUT)
     except KeyboardInterrupt:
@@ -86,7 +92,12 @@ def _run_command(arguments: Sequence[str]) -> int:
     import click
 
     from chopperd.cli.commands import app
+    from chopperd.config.paths import COMPLETION_VARIABLE, completion_request
 
+    if asked := completion_request():
+        from click.shell_completion import shell_complete
+
+        return shell_complete(app, {}, "chopperd", COMPLETION_VARIABLE, asked)
     try:
         # Not by `app()`, which prints a message of its own at an interrupt.
         with reader_may_go(), app.make_context("chopperd", list(arguments)) as context:

@@ -12,10 +12,10 @@ import click
 
 from chopperd.cli import options
 from chopperd.cli.agent import AgentOptions, leave, run_agent
-from chopperd.cli.output import print_page, print_report, write
+from chopperd.cli.output import print_page, print_report, program, write
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.sections import Config
-from chopperd.errors import AgentUnreachableError
+from chopperd.errors import AgentUnreachableError, BackendUnavailableError
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ _NAME_WIDTH: Final = 9
 _TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "chopperd run --config chopperd.toml", "chopperd run --backend simulated"
+    )
+)
 @options.backend
 @options.config_path
 def run(backend: str | None, config: Path | None) -> None:
@@ -41,7 +45,7 @@ def run(backend: str | None, config: Path | None) -> None:
     leave(run_agent(AgentOptions(config=config, backend=backend)))
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd status", "chopperd status --format json"))
 @options.list_form
 @options.config_path
 def status(form: options.ListFormat, config: Path | None) -> None:
@@ -60,7 +64,11 @@ def status(form: options.ListFormat, config: Path | None) -> None:
     raise click.exceptions.Exit(1 if problems else 0)
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "chopperd steps --last 20", "chopperd steps --job llama --rank 0 --format csv"
+    )
+)
 @options.job
 @options.run
 @options.rank
@@ -77,7 +85,7 @@ def steps(
     form: options.Format,
     config: Path | None,
 ) -> None:
-    """List the last steps in the traces that the agent has analysed."""
+    """List the last steps in the traces that the agent has analysed; exit 1 if there are none."""
     from chopperd.model.captures import StepQuery
 
     client = agent_client(config)
@@ -88,17 +96,19 @@ def steps(
         from chopperd.report.forms.columns import render_steps_csv
 
         write(render_steps_csv(rows, simulated=simulated))
-        return
-    from chopperd.report.text.lists import critical_rows, encode_steps, render_steps
+    else:
+        from chopperd.report.text.lists import critical_rows, encode_steps, render_steps
 
-    if form == "json":
-        write(encode_steps(rows, simulated=simulated).decode())
-        return
-    is_of_all = rank is None and gpu is None
-    print_page(render_steps(critical_rows(rows) if is_of_all else rows, simulated=simulated))
+        is_of_all = rank is None and gpu is None
+        if form == "json":
+            write(encode_steps(rows, simulated=simulated).decode())
+        else:
+            shown = critical_rows(rows) if is_of_all else rows
+            print_page(render_steps(shown, simulated=simulated))
+    raise click.exceptions.Exit(0 if rows else 1)
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd traces", "chopperd traces --last 5 --format json"))
 @options.last_traces
 @options.list_form
 @options.config_path
@@ -107,7 +117,7 @@ def traces(last: int, form: options.ListFormat, config: Path | None) -> None:
     _print_list("traces", lambda client: client.traces(last), form, config)
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd jobs", "chopperd jobs --format json"))
 @options.list_form
 @options.config_path
 def jobs(form: options.ListFormat, config: Path | None) -> None:
@@ -115,7 +125,7 @@ def jobs(form: options.ListFormat, config: Path | None) -> None:
     _print_list("jobs", lambda client: client.jobs(), form, config)
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd drops", "chopperd drops --gpu 3 --last 10"))
 @options.gpu
 @options.last_drops
 @options.list_form
@@ -125,7 +135,7 @@ def drops(gpu: str | None, last: int, form: options.ListFormat, config: Path | N
     _print_list("drops", lambda client: client.drops(gpu=gpu, limit=last), form, config)
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd metrics", "chopperd metrics > chopperd.prom"))
 @options.config_path
 def metrics(config: Path | None) -> None:
     """Print the metrics that the agent exports to Prometheus."""
@@ -170,17 +180,21 @@ def _write_json(body: bytes) -> None:
     write(msgspec.json.format(body, indent=2).decode() + "\n")
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd top", "chopperd top --once"))
 @options.once
 @options.backend
 @options.config_path
 def top(once: bool, backend: str | None, config: Path | None) -> None:
     """Show a live table of the GPUs; samples them itself with --backend or without an agent."""
     with closing(_snapshots(load_config(config or DEFAULT_PATH), backend)) as snapshots:
-        if once or not sys.stdout.isatty():
-            _print_once(snapshots)
-        else:
-            _show(snapshots)
+        try:
+            if once or not sys.stdout.isatty():
+                _print_once(snapshots)
+            else:
+                _show(snapshots)
+        except BackendUnavailableError as error:
+            hint = "`chopperd top --backend simulated` needs none"
+            raise BackendUnavailableError(f"{error}; {hint}") from error
 
 
 def _snapshots(config: Config, backend: str | None) -> Generator["NodeSnapshot"]:
@@ -243,7 +257,11 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
         return  # the usual way to leave
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "chopperd demo", "chopperd demo --preset fsdp2-h100 --no-stay --format json"
+    )
+)
 @options.seconds
 @options.preset
 @options.seed
@@ -295,7 +313,7 @@ def _print_addresses(addresses: "Addresses") -> None:
         rows.append(("socket", f"curl --unix-socket {path} http://localhost/api/v1/gpus"))
         commands = ("top", "status", "steps", "report")
         rows += [
-            ("", f"CHOPPERD_PATHS__RUNTIME={path.parent} chopperd {name}") for name in commands
+            ("", f"CHOPPERD_PATHS__RUNTIME={path.parent} {program()} {name}") for name in commands
         ]
     lines = (f"{name:<{_NAME_WIDTH}}{what}\n" for name, what in rows)
     write(f"\n{_TITLE}\n{''.join(lines)}")

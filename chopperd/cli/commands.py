@@ -15,6 +15,7 @@ from chopperd import __version__
 from chopperd.cli import options
 from chopperd.cli.agent import COMMAND as AGENT
 from chopperd.cli.output import write
+from chopperd.config.paths import COMPLETION_VARIABLE
 from chopperd.logs import configure_logging
 
 _EXIT_USAGE: Final = 2
@@ -70,6 +71,9 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
+    epilog=options.examples(
+        "chopperd demo", "chopperd record -- torchrun --nproc-per-node 8 train.py"
+    ),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
@@ -86,7 +90,24 @@ def app(context: click.Context, log_json: bool, log_level: options.LogLevel | No
         raise click.exceptions.Exit(_EXIT_USAGE)
 
 
-@app.command()
+@app.command(epilog=options.examples("chopperd version", "chopperd --version"))
 def version() -> None:
     """Print the version."""
     write(f"{__version__}\n")
+
+
+@app.command(
+    epilog=options.examples(
+        'eval "$(chopperd completion bash)"',
+        "chopperd completion fish > ~/.config/fish/completions/chopperd.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script by which a SHELL completes commands, options and values of chopperd."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    if found is None:  # click knows all three
+        raise click.exceptions.Exit(1)
+    write(found(app, {}, "chopperd", COMPLETION_VARIABLE).source())

@@ -29,7 +29,7 @@ _ROOT: Final = Path("/")
 _AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd doctor", "chopperd doctor --format json"))
 @options.backend
 @options.list_form
 @options.config_path
@@ -101,7 +101,7 @@ def _amd(driver: "DriverProbe") -> "Amd":
     return amd if hangs or not is_there else amd_asked(amd, _ROOT / "sys")
 
 
-@click.command()
+@click.command(epilog=options.examples("chopperd devices", "chopperd devices --format json"))
 @options.backend
 @options.list_form
 @options.config_path
@@ -116,7 +116,10 @@ def devices(backend: str | None, form: options.ListFormat, config: Path | None) 
         print_page(render_inventory(found))
 
 
-@click.command("check-config")
+@click.command(
+    "check-config",
+    epilog=options.examples("chopperd check-config", "chopperd check-config chopperd.toml"),
+)
 @options.config_file
 def check_config(file: Path | None) -> None:
     """Check the configuration; print each setting in force and where it was set."""

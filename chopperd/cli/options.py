@@ -29,6 +29,13 @@ _FORM_BY_SUFFIX: Final[Mapping[str, Format]] = {
     ".csv": "csv",
     ".parquet": "parquet",
 }
+
+
+def examples(first: str, second: str) -> str:
+    """Return the end of a command's help: two command lines to copy, at most 76 characters each."""
+    return f"\b\nExamples:\n  {first}\n  {second}"
+
+
 _FORMATS, _LIST_FORMATS, _BREAKDOWNS, _LOG_LEVELS = (
     click.Choice(get_args(each)) for each in (Format, ListFormat, Breakdown, LogLevel)
 )
@@ -38,7 +45,12 @@ traces = click.argument(
 )
 trace = click.argument("trace", type=PATH, metavar="TRACE", help="A Kineto trace.")
 command = click.argument(
-    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...", help="To run."
+    "command",
+    nargs=-1,
+    required=True,
+    type=click.Path(readable=False),
+    metavar="CMD...",
+    help="To run.",
 )
 config_file = click.argument(
     "file", required=False, type=PATH, metavar="[FILE]", help="The file to check."

@@ -1,6 +1,7 @@
 """All printing: reports and pages on stdout, messages on stderr."""
 
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from chopperd.model.report import By, ReportDocument
 
 
+_NAME: Final = "chopperd"
+_MOST_NEAR: Final = 3
 _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
 
@@ -134,12 +137,54 @@ def complain(*messages: str, status: int = 0) -> int:
     return status
 
 
+def near_names(error: BaseException) -> str:
+    """Return "; did you mean ...?" with names like that of the missing file; "" for other errors.
+
+    The file is that of the `FileNotFoundError` that the error was raised from.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, FileNotFoundError) or not isinstance(cause.filename, str):
+        return ""
+    from difflib import get_close_matches
+    from pathlib import Path
+
+    missing = Path(cause.filename)
+    try:
+        names = [each.name for each in missing.parent.iterdir()]
+    except OSError:
+        return ""
+    near = sorted(get_close_matches(missing.name, names, n=_MOST_NEAR))
+    paths = " or ".join(str(missing.with_name(each)) for each in near)
+    return f"; did you mean {paths}?" if near else ""
+
+
 def complain_of_crash(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """Print a traceback on stderr, with control characters visible (for `sys.excepthook`)."""
     lines = traceback.format_exception(kind, error, trace)
     print(visible_lines("".join(lines)), end="", file=sys.stderr)
+
+
+def program(called: str | None = None, python: str = sys.executable) -> str:
+    """Return how to call this program in a shell: by its name if that finds it, else by a path.
+
+    Args:
+        called: What this process was called by; None: as it was.
+        python: The interpreter that runs it.
+    """
+    from pathlib import Path
+
+    own = Path(called or sys.argv[0])
+    if own.name == "__main__.py":  # by `python -m`: the script lies beside the interpreter
+        own = Path(python).with_name(_NAME)
+        if not own.exists():
+            return f"{python} -m {_NAME}"
+    found = shutil.which(_NAME)
+    if found is not None and Path(found).absolute() == own.absolute():
+        return _NAME
+    path, here = own.absolute(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) and here != Path("/") else path)
 
 
 Advance: TypeAlias = Callable[[int, int | None], None]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from chopperd.model.run import device_map_of
 
 if TYPE_CHECKING:
     from chopperd.model.report import By, ReportDocument
+    from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
 
 
@@ -38,7 +40,13 @@ with profile(
 
 
 # Options after CMD belong to CMD.
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=options.examples(
+        "chopperd record -- python train.py",
+        "chopperd record -o samples.csv -- torchrun --nproc-per-node 8 train.py",
+    ),
+)
 @options.command
 @options.output
 @options.hz
@@ -69,10 +77,8 @@ def record(
         status = run_command(command)
         try:
             samples = finish() if finish is not None else None
-            if output is not None and samples is not None:
-                from chopperd.store.samples.files import write_samples
-
-                write_samples(output, samples)
+            if output is not None:
+                _save(samples, output)
             found = _recorded_traces(traces, started_unix_ns)
             if found:
                 # One command may train more than once.
@@ -83,6 +89,16 @@ def record(
                 raise
             complain(str(error) if isinstance(error, ChopperdError) else repr(error))
     raise click.exceptions.Exit(status)
+
+
+def _save(samples: "SampleSet | None", output: Path) -> None:
+    """Write the samples of a recording to a file; say so where there are none."""
+    if samples is None:
+        complain(f"{output} is not written: no GPU was sampled")
+        return
+    from chopperd.store.samples.files import write_samples
+
+    write_samples(output, samples)
 
 
 def _check_output(output: Path | None) -> None:
@@ -107,7 +123,12 @@ def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
     return found
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "chopperd report trace.json.gz --samples samples.csv",
+        "chopperd report traces/*.json.gz --format json -o report.json",
+    )
+)
 @options.traces
 @options.samples
 @options.job
@@ -214,7 +235,12 @@ def _document(
         return report_files(traces, samples=samples, options=how, progress=progress, rank_of=ranks)
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "chopperd annotate trace.json.gz -o clocks.json.gz",
+        "chopperd annotate trace.json -o clocks.json --samples samples.csv",
+    )
+)
 @options.trace
 @options.copy_to
 @options.samples
@@ -249,8 +275,17 @@ def annotate(
     write(f"{output}: {done.event_count} counter events ({gpus}); open it in ui.perfetto.dev\n")
 
 
-@click.command()
-@click.argument("code", required=False)
+def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return what `explain` explains, for shells to complete."""
+    from chopperd.report.build.findings import RULES
+
+    return [code for code in (*RULES, "profiler") if code.startswith(begun)]
+
+
+@click.command(
+    epilog=options.examples("chopperd explain launch.bound", "chopperd explain profiler")
+)
+@click.argument("code", required=False, shell_complete=_codes)
 def explain(code: str | None) -> None:
     """Explain a finding by its CODE, or how to profile steps (`profiler`); list all without one."""
     from chopperd.report.build.findings import RULES
@@ -269,4 +304,6 @@ def explain(code: str | None) -> None:
             f"do     {rule.action}\ncheck  chopperd report TRACE..., before and after\n"
         )
     else:
-        raise ConfigError([f"there is no finding {code!r}: `chopperd explain` lists all"])
+        near = get_close_matches(code, [*RULES, "profiler"], n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError([f"there is no finding {code!r}: `chopperd explain` lists all{meant}"])

@@ -1,4 +1,4 @@
-"""Paths of state and sockets, the node's name, and systemd's environment variables."""
+"""Paths of state and sockets, the node's name, and variables of systemd and of the shell."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -22,6 +22,8 @@ class SystemPaths:
 SYSTEM_PATHS: Final = SystemPaths()
 #: Folder of the flight recorder in the state folder.
 RECORDER_FOLDER: Final = "recorder"
+#: The variable by which a shell's completion script tells a program what it wants.
+COMPLETION_VARIABLE: Final = "_CHOPPERD_COMPLETE"
 _NAME: Final = "chopperd"
 
 
@@ -127,6 +129,14 @@ def _may_use(folder: Path) -> bool:
 def node_name(config: Config) -> str:
     """Return the node's name in reports, metrics and samples: configured, else the host's."""
     return config.node.name or os.uname().nodename
+
+
+def completion_request(environment: Mapping[str, str] | None = None) -> str | None:
+    """Return what a shell's completion requests of this process; None if no shell does.
+
+    Source: shell completion of click, variable `_CHOPPERD_COMPLETE`.
+    """
+    return _variables(environment).get(COMPLETION_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ _MARGIN_NS: Final = 50_000_000
 COMMANDS: Final = (
     *("version", "run", "demo", "record", "report", "annotate", "top", "status", "steps"),
     *("traces", "jobs", "drops", "metrics", "devices", "doctor", "selftest", "check-config"),
+    *("explain", "completion"),
 )
 #: Of commands that would find an agent or samples of this machine: its places are empty.
 _CONFIG: Final = """

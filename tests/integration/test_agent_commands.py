@@ -114,6 +114,19 @@ def _table(capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(capsys.readouterr().out)))
 
 
+@pytest.mark.parametrize("form", ["text", "json", "csv"])
+def test_no_steps_is_1_in_every_form(
+    form: str, agent: FakeAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent.replies = {**WELL, f"{API}/steps": as_json({"steps": [], "cursor": None})}
+    assert cli.run(["steps", "--format", form]) == 1
+    text = capsys.readouterr().out
+    if form == "json":
+        assert json.loads(text)["steps"] == []
+    else:
+        assert len(text.splitlines()) == 1
+
+
 @pytest.mark.usefixtures("agent")
 def test_steps_are_listed_by_their_critical_device_and_in_full_for_programs(
     capsys: pytest.CaptureFixture[str],
@@ -247,3 +260,4 @@ def test_top_with_no_gpu_to_read_is_3(
     assert cli.run(["top", "--once"]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("chopperd: nvml: libnvidia-ml.so.1 not found")
+    assert line.endswith("; `chopperd top --backend simulated` needs none")

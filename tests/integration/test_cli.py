@@ -285,6 +285,17 @@ def test_record_reports_on_what_the_command_wrote(
 
 
 @pytest.mark.usefixtures("recorded")
+def test_record_says_that_it_saved_no_samples_where_no_gpu_was_sampled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "samples.csv"
+    arguments = ["record", "-o", str(output), "--traces", str(tmp_path), "--", PYTHON, "-c", "pass"]
+    assert cli.run(arguments) == 0
+    assert complaints(capsys)[0] == f"chopperd: {output} is not written: no GPU was sampled"
+    assert not output.exists()
+
+
+@pytest.mark.usefixtures("recorded")
 def test_not_even_a_fault_of_ours_hides_the_commands_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

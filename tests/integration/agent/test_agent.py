@@ -1,5 +1,6 @@
 """The whole agent in this process, with a real sampler process on the simulated back end."""
 
+import logging
 import os
 import signal
 import sys
@@ -188,6 +189,16 @@ def test_without_a_usable_back_end_the_agent_runs_and_says_why(run: Callable[...
     assert running.ask("/readyz").status == 503
     metrics = running.ask("/metrics")
     assert metrics.metric('chopperd_agent_backend_up{backend="replay"}') == 0
+
+
+def test_without_any_gpu_the_log_names_the_simulated_back_end(
+    run: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="chopperd.agent.service"):
+        running = run(backend="auto").ready()
+        unavailable = SamplerCondition.UNAVAILABLE
+        wait_for(lambda: running.snapshot.sampler.condition is unavailable, "the failure")
+        wait_for(lambda: "`chopperd run --backend simulated`" in caplog.text, "the hint")
 
 
 def test_a_back_end_that_does_not_exist_is_an_error_of_the_configuration(tmp_path: Path) -> None:
