@@ -48,6 +48,7 @@ _FORMS: Final[Mapping[str, DocumentForm]] = {
     "application/json": "json",
     "text/plain": "text",
     "text/csv": "csv",
+    "text/markdown": "markdown",
 }
 REPORT_MEDIA_TYPES: Final = tuple(_FORMS)
 

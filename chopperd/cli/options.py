@@ -15,7 +15,7 @@ from chopperd.errors import ConfigError
 if TYPE_CHECKING:
     from chopperd.pipeline.reports import ReportOptions
 
-Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
+Format: TypeAlias = Literal["text", "markdown", "json", "csv", "parquet"]
 ListFormat: TypeAlias = Literal["text", "json"]
 Breakdown: TypeAlias = Literal["family", "operation", "layer", "phase"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -25,6 +25,7 @@ HZ: Final = click.FloatRange(0.1, 1000)
 _GZIP: Final = ".gz"
 _FORM_BY_SUFFIX: Final[Mapping[str, Format]] = {
     ".txt": "text",
+    ".md": "markdown",
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
@@ -124,7 +125,7 @@ report_to = click.option(
     "-o",
     "--output",
     type=PATH,
-    help="File to write; .txt, .json, .csv and .parquet choose the format, .gz compresses.",
+    help="File to write; .txt, .md, .json, .csv and .parquet choose the format, .gz compresses.",
 )
 log_form = click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 log_from = click.option("--log-level", type=_LOG_LEVELS, help="Lowest level to show.")

@@ -70,7 +70,7 @@ if __name__ == "__main__":
 
 # The forms in which a report leaves the program, by name; each is imported when asked for.
 
-Format: TypeAlias = Literal["text", "json", "csv"]
+Format: TypeAlias = Literal["text", "markdown", "json", "csv"]
 BinaryFormat: TypeAlias = Literal["parquet"]
 
 
@@ -86,7 +86,7 @@ def formatted(
 
     Args:
         document: The report.
-        form: "text", "json" or "csv".
+        form: "text", "markdown", "json" or "csv".
         by: Grouping of the kernel table that the text adds, or that the CSV is; None for none.
         styled: Whether the text has escape codes for terminal colours.
         width: Columns of the text; None for those of a file.
@@ -97,6 +97,10 @@ def formatted(
         from chopperd.report.forms.columns import render_csv, render_list_csv  # noqa: PLC0415
 
         return render_list_csv(document, FIELDS[by]) if by else render_csv(document)
+    if form == "markdown":
+        from chopperd.report.text.markdown import render_markdown  # noqa: PLC0415
+
+        return render_markdown(document, by=by)
     from chopperd.report.text.page import WIDTH, page_text  # noqa: PLC0415
     from chopperd.report.text.report import render_rich  # noqa: PLC0415
 

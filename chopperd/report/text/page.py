@@ -27,7 +27,7 @@ _BAR_WIDTH: Final = 40
 _LEAST_BAR: Final = 8
 _LEAST_NAME: Final = 28
 _MARKS: Final = "<~-?="
-_SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
+SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,10 @@ class Section:
         widest = self._sum(self._known(), least=False)
         return max(widest, cell_len(self.title), *map(len, self.caption.split("\n")))
 
-    def known_cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows without bars and columns in which nothing is known.
-
-        Names of the header keep the mark `<` of columns that are aligned left.
-        """
+    def known_cells(self) -> tuple[list[tuple[str, str]], list[list[str]]]:
+        """Return marks and name of each column, and the rows: without bars and what is unknown."""
         shown = [i for i in self._known() if "=" not in self._marks(i)]
-        names = ["<" * ("<" in self._marks(i)) + self._name(i) for i in shown]
+        names = [(self._marks(i), self._name(i)) for i in shown]
         return names, [[row[i] for i in shown] for row in self.rows]
 
     def _table(self, width: int) -> Table:
@@ -189,7 +186,7 @@ class Beside:
 
 def simulated_mark() -> Text:
     """Return the line that marks a page as made of simulated data."""
-    return Text(f" {_SIMULATED}", style="bold reverse")
+    return Text(f" {SIMULATED}", style="bold reverse")
 
 
 def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
