@@ -213,6 +213,7 @@ def _snapshots(config: Config, backend: str | None) -> Generator["NodeSnapshot"]
 
 
 def _print_once(snapshots: Iterable["NodeSnapshot"]) -> None:
+    from chopperd.cli.top import owners_of
     from chopperd.report.text.live_pages import live_page
 
     history: list[NodeSnapshot] = []
@@ -221,7 +222,7 @@ def _print_once(snapshots: Iterable["NodeSnapshot"]) -> None:
         waited_ns = snapshot.taken_mono_ns - history[0].taken_mono_ns
         if waited_ns >= _ONCE_NS or _has_losses(history):
             break
-    print_page(live_page(history))
+    print_page(live_page(history, owners_of(history[-1])))
 
 
 def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
@@ -238,8 +239,8 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from chopperd.cli.top import quiet_stderr, quit_key
-    from chopperd.report.text.live_pages import live_page, window
+    from chopperd.cli.top import owners_of, quiet_stderr, quit_key
+    from chopperd.report.text.live_pages import live_page, minute
     from chopperd.report.text.page import Shown
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -249,8 +250,8 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
         # The page itself shows what a sampler would warn of.
         with quiet_stderr(), quit_key() as is_quit, screen as page:
             for snapshot in snapshots:
-                history = window((*history, snapshot))
-                page.update(Shown(live_page(history)), refresh=True)
+                history = minute((*history, snapshot))
+                page.update(Shown(live_page(history, owners_of(snapshot))), refresh=True)
                 if is_quit():
                     return
     except KeyboardInterrupt:

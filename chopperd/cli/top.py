@@ -1,13 +1,15 @@
 """Helpers of `chopperd top`: key presses, silenced stderr, and sampling without an agent."""
 
 import os
+import pwd
 import select
 import sys
 import termios
 import tty
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
 from chopperd.cli.recording import sampler_command
@@ -19,6 +21,9 @@ from chopperd.model.live import NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from chopperd.report.text.live_pages import ProcessOwner
 
 _QUIT: Final = frozenset(b"qQ\x1b")
 _READ_BYTES: Final = 64
@@ -66,7 +71,58 @@ def quiet_stderr() -> Iterator[None]:
         os.close(before)
 
 
+def owners_of(snapshot: "NodeSnapshot", proc: Path = Path("/proc")) -> dict[int, "ProcessOwner"]:
+    """Return who runs the processes on the GPUs, by pid; without those that are not seen here.
+
+    Drivers number processes as the machine's first pid namespace does: in another nobody is named.
+    """
+    if _namespace(proc) != _FIRST_PID_NAMESPACE:
+        return {}
+    pids = {each.pid for gpu in snapshot.gpus for each in gpu.processes or ()}
+    return {pid: owner for pid in sorted(pids) if (owner := _owner(proc / str(pid))) is not None}
+
+
+def _namespace(proc: Path) -> str | None:
+    try:
+        return str((proc / "self" / "ns" / "pid").readlink())
+    except OSError:
+        return None
+
+
+def _owner(folder: Path) -> "ProcessOwner | None":
+    """Return who runs the process of this folder in /proc; None where it has ended.
+
+    Source: proc(5): cmdline, environ (of one's own processes only); the folder's owner.
+    """
+    from chopperd.report.text.live_pages import ProcessOwner
+
+    try:
+        uid = folder.stat().st_uid
+        words = (folder / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return None
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    command = b" ".join((words[0].rpartition(b"/")[2], *words[1:])).decode(errors="replace")
+    return ProcessOwner(user=user, job=_job(folder), command=command or None)
+
+
+def _job(folder: Path) -> str | None:
+    """Return the Slurm job of a process; None where its environment can't be read or names none."""
+    try:
+        variables = (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    prefix = b"SLURM_JOB_ID="
+    found = next((each for each in variables if each.startswith(prefix)), prefix)
+    return found.removeprefix(prefix).decode(errors="replace") or None
+
+
 SIMULATED: Final = "simulated"
+#: Of the machine's first pid namespace. Source: Linux, include/linux/proc_ns.h.
+_FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
 _CONDITIONS: Final = {
     SupervisorState.RUNNING: SamplerCondition.RUNNING,
     SupervisorState.DOWN: SamplerCondition.HUNG,

@@ -97,7 +97,7 @@ def drops(document: ReportDocument) -> Section | None:
         title += f", {_DROPS_SHOWN} that lost most of {count(len(found))}"
     columns = (
         *("<-gpu", "-rank", "<?begin (UTC)", "s", "<-steps", "MHz", "from", "lost ms", "-W", "-C"),
-        *("<cause", "<~?ran more than outside"),
+        *("<cause", "<-~?ran more than outside"),
     )
     return table(title, columns, [_drop_cells(drop) for drop in found[:_DROPS_SHOWN]])
 

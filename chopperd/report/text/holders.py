@@ -158,7 +158,15 @@ def who_held_it(document: ReportDocument) -> Section | None:
                 rows.append(_line(found, words, name, [e for e in those if e.name == name]))
     if not rows:
         return None
-    columns = ("<while", "~<held by", "ms", "% of step", "?~<whole", "??~<region", "?late host ms")
+    columns = (
+        "<while",
+        "~<held by",
+        "ms",
+        "% of step",
+        "-?~<whole",
+        "-??~<region",
+        "-?late host ms",
+    )
     is_file = document.summary is not None and document.summary.basis == "totals"
     of = "whole file" if is_file else "a step"
     title = f"WHO HELD IT  critical device, {of}, at least 1 % of it"

@@ -1,6 +1,8 @@
 """Render the live pages on the agent and its GPUs: `chopperd status` and `chopperd top`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -78,28 +80,109 @@ def _sampled_and_lost_s(gpu: GpuLive) -> Iterator[tuple[float, float]]:
 
 
 _LIVE_COLUMNS: Final = (
-    *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %", "Hz"),
-    *("lost ms/s", "excess ms/s", "<held by"),
+    *("<gpu", "MHz", "<-?last min", "?% max", "W", "??limit W", "C", "busy %", "???Hz"),
+    *("?lost ms/s", "excess ms/s", "<held by"),
 )
-#: The pace of a GPU that is read at the configured rate.
-_AS_ASKED: Final = "asked"
+_OWNER_COLUMNS: Final = ("<gpu", "pid", "<-user", "<-job", "memory", "<~-command")
+#: The last minute, in slices: a mark for each is as high as its mean clock.
+_MINUTE_NS: Final = 60 * NS_PER_S
+_SLICES: Final = 12
+_HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+#: A GPU with a larger live loss against its peers, a figure without interval, is marked.
+_CULPRIT_RATIO: Final = 0.03
+_CULPRIT: Final = " ◂"
+_AS_ASKED: Final = "asked"  # the pace of a GPU that is read at the configured rate
 _LIVE_CAPTION: Final = (
     "lost: live ceiling against the top clock, over the last 10 s; excess: against peers, at most, "
     "in the last whole 10 s; q ends"
 )
 
 
-def live_page(history: Sequence[NodeSnapshot]) -> Group:
-    """Render the table of `chopperd top`, a line a GPU; unknown is a dash.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOwner:
+    """Who runs a process, as far as this machine tells; None is unknown."""
+
+    user: str | None = None
+    job: str | None = None
+    command: str | None = None
+
+
+def live_page(
+    history: Sequence[NodeSnapshot], owners: Mapping[int, ProcessOwner] | None = None
+) -> Group:
+    """Render the table of `chopperd top`, a line a GPU, the suspect first; unknown is a dash.
 
     Args:
         history: At least one snapshot, oldest first; losses are those of the last 10 s of it.
+        owners: Of the processes on the GPUs, by pid.
     """
     now = history[-1]
     ratios = lost_ratios(window(history))
-    rows = [_live_cells(gpu, ratios[gpu.info.gpu]) for gpu in now.gpus]
-    body = table(_title(now), _LIVE_COLUMNS, rows, caption=_LIVE_CAPTION)
-    return Group(*([simulated_mark()] if now.simulated else []), body)
+    gpus = sorted(now.gpus, key=lambda gpu: -_suspicion(gpu))
+    sparks, scale = _sparks(minute(history))
+    rows = [_live_cells(gpu, ratios[gpu.info.gpu], sparks[gpu.info.gpu]) for gpu in gpus]
+    styles = {nth: "bold red" for nth, gpu in enumerate(gpus) if _suspicion(gpu)}
+    parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
+    parts.append(
+        table(_title(now), _LIVE_COLUMNS, rows, caption=_LIVE_CAPTION + scale, styles=styles)
+    )
+    processes = [cells for gpu in gpus for cells in _owner_cells(gpu, owners or {})]
+    if processes:
+        parts += ["", table("PROCESSES", _OWNER_COLUMNS, processes)]
+    return Group(*parts)
+
+
+def minute(history: Sequence[NodeSnapshot]) -> tuple[NodeSnapshot, ...]:
+    """Return the snapshots of the last minute, which the page draws."""
+    end_ns = history[-1].taken_mono_ns
+    return tuple(each for each in history if end_ns - each.taken_mono_ns < _MINUTE_NS)
+
+
+def _suspicion(gpu: GpuLive) -> float:
+    """Return how much a GPU is suspected, as it is silent or behind its peers; 0 for not."""
+    is_awaited = gpu.last_sample_unix_ns is None and gpu.trouble is None and gpu.hung is None
+    if not gpu.up and not is_awaited:
+        return 2.0
+    return gpu.excess_ratio or 0.0 if (gpu.excess_ratio or 0.0) >= _CULPRIT_RATIO else 0.0
+
+
+def _sparks(history: Sequence[NodeSnapshot]) -> tuple[dict[str, str], str]:
+    """Return the clock of each GPU over a minute as marks, and what their heights mean.
+
+    Empty marks where fewer than two slices are known. A slice without a clock is a blank.
+    """
+    end_ns = history[-1].taken_mono_ns
+    slices: dict[str, list[list[float]]] = {
+        gpu.info.gpu: [[] for _ in range(_SLICES)] for gpu in history[-1].gpus
+    }
+    for snapshot in history:
+        nth = _SLICES - 1 - (end_ns - snapshot.taken_mono_ns) * _SLICES // _MINUTE_NS
+        for gpu in snapshot.gpus:
+            if known(gpu.reading.sm_clock_mhz) and gpu.info.gpu in slices:
+                slices[gpu.info.gpu][nth].append(gpu.reading.sm_clock_mhz)
+    means = {
+        gpu: [fmean(each) if each else None for each in those] for gpu, those in slices.items()
+    }
+    clocks = [mhz for those in means.values() for mhz in those if mhz is not None]
+    if not any(sum(mhz is not None for mhz in those) > 1 for those in means.values()):
+        return dict.fromkeys(means, ""), ""
+    low, high = min(clocks), max(clocks)
+    drawn = {gpu: "".join(_height(mhz, low, high) for mhz in those) for gpu, those in means.items()}
+    return drawn, f"\nlast min: clock, from {whole(low)} to {whole(high)} MHz"
+
+
+def _height(mhz: float | None, low: float, high: float) -> str:
+    if mhz is None:
+        return " "
+    span = high - low
+    return _HEIGHTS[round((mhz - low) / span * (len(_HEIGHTS) - 1)) if span else -1]
+
+
+def _owner_cells(gpu: GpuLive, owners: Mapping[int, ProcessOwner]) -> Iterator[tuple[str, ...]]:
+    for label, pid, memory in _processes(gpu):
+        owner = owners.get(int(pid), ProcessOwner())
+        known_ones = (each or UNKNOWN for each in (owner.user, owner.job))
+        yield label, pid, *known_ones, memory, owner.command or UNKNOWN
 
 
 def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
@@ -151,10 +234,13 @@ def _limits(reading: DeviceReading) -> str:
     return " + ".join(words(cause.label) for cause in sorted(reading.causes)) or "nothing"
 
 
-def _live_cells(gpu: GpuLive, lost_ratio: float | None) -> tuple[str, ...]:
+def _live_cells(gpu: GpuLive, lost_ratio: float | None, spark: str) -> tuple[str, ...]:
+    clock, *others = gpu_values(gpu)
     return (
-        gpu.info.gpu,
-        *gpu_values(gpu),
+        gpu.info.gpu + _CULPRIT * bool(_suspicion(gpu)),
+        clock,
+        spark,
+        *others,
         gpu_rate(gpu),
         _per_second_ms(lost_ratio),
         _per_second_ms(gpu.excess_ratio),
@@ -168,14 +254,12 @@ def _per_second_ms(ratio: float | None) -> str:
 
 
 def _title(now: NodeSnapshot) -> str:
-    backend = now.backend or "no back end"
-    driver = f", driver {now.driver}" if now.driver else ""
-    return f"GPUS  {now.node}, {backend}{driver}, {now.sampler.condition.value}"
+    backend = (now.backend or "no back end") + (f", driver {now.driver}" if now.driver else "")
+    return f"GPUS  {now.node}, {backend}, {now.sampler.condition.value}"
 
 
 _COLUMNS: Final = (
-    *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %"),
-    *("lost %", "kept Hz", "<held by"),
+    *("<gpu", "MHz", "?% max", "W", "?limit W", "C", "busy %", "lost %", "??kept Hz", "<held by"),
 )
 _PROCESS_COLUMNS: Final = ("<gpu", "pid", "memory")
 _CAPTION: Final = "lost: live ceiling against the top clock, share of busy time since the start"
@@ -294,7 +378,7 @@ def _cells(gpu: GpuLive) -> tuple[str, ...]:
     )
 
 
-def _processes(gpu: GpuLive) -> Iterator[tuple[str, ...]]:
+def _processes(gpu: GpuLive) -> Iterator[tuple[str, str, str]]:
     """Yield the table rows of the processes on a GPU.
 
     Processes on a part of a card are shown with the part only.

@@ -36,7 +36,7 @@ class Section:
 
     The name of a column may begin with marks: `<` aligns it left, else right; `~` is a name that
     is cut in the middle where there is too little room; `-` is left out where nothing in it is
-    known; `?`, also where there is no room, with more of them the sooner; `=` draws shares as bars.
+    known; `?`, where there is no room, with more of them the sooner; `=` draws shares as bars.
     `styles` are those of rows, by position. Only the last column breaks lines.
     """
 
@@ -93,8 +93,7 @@ class Section:
         return [
             i
             for i in range(len(self.columns))
-            if {"-", "?"}.isdisjoint(self._marks(i))
-            or any(row[i] not in {"", UNKNOWN} for row in self.rows)
+            if "-" not in self._marks(i) or any(row[i] not in {"", UNKNOWN} for row in self.rows)
         ]
 
     def _fitting(self, width: int) -> list[int]:

@@ -94,7 +94,7 @@ def collectives(document: ReportDocument) -> Section | None:
     if len(lines) > _SHOWN:
         title += f", {_SHOWN} with the most time of {count(len(lines))} (--format json)"
     columns = (
-        *("~<collective", "?~<group", "-ranks", "count", "ms", "moved", "??GB/s", "-bus GB/s"),
+        *("~<collective", "-?~<group", "-ranks", "count", "ms", "moved", "-??GB/s", "-bus GB/s"),
     )
     rows = [_collective_cells(members) for members in lines[:_SHOWN]]
     partly = any(each.sized_count < each.count for each in every)
@@ -143,7 +143,7 @@ def contention(document: ReportDocument) -> Section | None:
     if not found:
         return None
     found.sort(key=lambda each: -each[0].time_ns)
-    columns = ("~<name", "<class", "?count", "ms", "<times as long [95 %]", "?E50/E0")
+    columns = ("~<name", "<class", "?count", "ms", "<times as long [95 %]", "-?E50/E0")
     rows = [_contention_cells(family, how) for family, how in found[:_SHOWN]]
     caption = "E50/E0: as Chopper has it"
     return table("BESIDE COMMUNICATION  whole file, each device", columns, rows, caption=caption)
@@ -191,7 +191,7 @@ def efficiency(document: ReportDocument) -> Section | None:
     if len(found) > _SHOWN:
         title += f", {_SHOWN} of {len(found)} devices (--format json)"
     columns = (
-        *("<gpu", "-rank", "<type", "TFLOP/s", "-of peak %", "?at peak ms", "-use", "-overlap"),
+        *("<gpu", "-rank", "<type", "TFLOP/s", "-of peak %", "-?at peak ms", "-use", "-overlap"),
         *("-clock", "took ms", "??shaped %"),
     )
     rows = [_cells(row, each) for row, each in found[:_SHOWN]]

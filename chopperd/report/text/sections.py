@@ -53,8 +53,8 @@ _WATERFALL_LABELS: Final = {
 }
 #: Columns of a table of steps, whose cells `step_cells` gives, and its caption.
 STEP_COLUMNS: Final = (
-    *("step", "-rank", "<-gpu", "-window", "-compute", "-comm*", "-idle", "-marker", "?MHz"),
-    *("??lost", "<-lost % [95 %]", "-excess", "<-"),
+    *("step", "-?rank", "<-gpu", "-window", "-??compute", "-comm*", "-idle", "-marker", "-???MHz"),
+    *("-????lost", "<-lost % [95 %]", "-excess", "<-"),
 )
 STEP_CAPTION: Final = "times in ms; comm*: with no compute at the same time"
 _HOST_CAPTION: Final = "times in ms, of the host's markers"
@@ -225,7 +225,7 @@ def gpus(document: ReportDocument) -> Section | None:
     title = "GPUS" if len(shown) == len(lines) else f"GPUS  worst {len(shown)} of {len(lines)}"
     columns = (
         *("<gpu", "-rank", "MHz", "-peers", "-gap %", "-excess ms", "<-[95 %]", "-C"),
-        *("<-cause", "?slowest"),
+        *("<-cause", "-?slowest"),
     )
     styles = {nth: "bold red" for nth, line in enumerate(shown) if line.stands_out}
     rows = [_gpu_cells(document, line) for line in shown]

@@ -160,7 +160,7 @@ def families(document: ReportDocument) -> Section | None:
         for (class_, name), time_ns, members in lines[:SHOWN]
     ]
     title = _title("FAMILIES  whole file", lines)
-    columns = ("~<name", "<class", "??count", "ms", "-MHz", "?samples", "-lost ms", "<-beta")
+    columns = ("~<name", "<class", "??count", "ms", "-MHz", "-?samples", "-lost ms", "<-beta")
     return table(title, columns, cells, caption="" if shared is None else f"beta: {shared}")
 
 
@@ -210,7 +210,7 @@ def parts(document: ReportDocument, by: PartsBy) -> Section | None:
     ]
     is_known = any(name != UNKNOWN_PART for name, _, _ in lines)
     caption = _SUMS if is_known else _NOTHING_KNOWN[by].format("record")
-    columns = (f"~<{by}", "??count", "ms", "%", "-MHz", "?samples", "-lost ms")
+    columns = (f"~<{by}", "??count", "ms", "%", "-MHz", "-?samples", "-lost ms")
     return table(_title(f"{TITLES[by]}  whole file", lines), columns, rows, caption=caption)
 
 

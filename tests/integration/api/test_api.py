@@ -242,6 +242,7 @@ def test_kernels_come_by_what_launched_them(api: Starlette, by: str, names: list
         (None, "application/json", "json"),
         ("text/*", "text/plain; charset=utf-8", "text"),
         ("text/csv, text/plain;q=0.5", "text/csv; charset=utf-8", "csv"),
+        ("text/markdown", "text/markdown; charset=utf-8", "markdown"),
         ("image/png, */*;q=0.1", "application/json", "json"),
     ],
 )

@@ -2,17 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.devices import DeviceReading
+from chopperd.model.devices import DeviceReading, GpuProcess
 from chopperd.model.kinds import Cause
 from chopperd.model.live import DiesLive, HungCall
-from chopperd.report.text.live_pages import live_page
+from chopperd.report.text.live_pages import ProcessOwner, live_page
 from chopperd.report.text.page import page_text
 from tests.unit.report.live import READING, live_gpu, snapshot, totals
 
 
 def cells(text: str, gpu: str) -> list[str]:
     (line,) = [line for line in text.splitlines() if line.startswith(f"{gpu} ")]
-    return line.split()[1:]
+    return line.replace(" ◂", "").split()[1:]
 
 
 def test_a_gpu_shows_clock_power_heat_losses_and_what_holds_it() -> None:
@@ -83,9 +83,56 @@ def test_simulated_gpus_are_marked() -> None:
 
 def test_eight_gpus_fit_the_page() -> None:
     gpus = [live_gpu(str(label), totals=totals(1e4, 5e3), excess_ratio=0.9) for label in range(8)]
-    text = page_text(live_page([snapshot(*gpus)]))
-    assert max(map(len, text.splitlines())) <= 100
-    assert "…" not in text
+    for width in (80, 100):
+        text = page_text(live_page([snapshot(*gpus)]), width=width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+        assert text.count("power cap + thermal") == 8
+
+
+def test_the_gpu_to_look_at_comes_first_and_is_marked() -> None:
+    """More than 3 % behind its peers, or without an answer: GPU 2, then 1; GPU 0 with 2.9 % not."""
+    gpus = (
+        live_gpu("0", excess_ratio=0.029),
+        live_gpu("1", excess_ratio=0.031),
+        live_gpu("2", up=False, reading=DeviceReading()),
+    )
+    text = page_text(live_page([snapshot(*gpus)]), styled=True)
+    rows = [line for line in text.splitlines() if "power cap" in line or "answer" in line]
+    plain = page_text(live_page([snapshot(*gpus)])).splitlines()[2:5]
+    assert [line[:3].strip() for line in plain] == ["2 ◂", "1 ◂", "0"]
+    assert [line.startswith("\x1b[1;31m") for line in rows] == [True, True, False]
+
+
+def test_the_last_minute_is_drawn_between_its_lowest_and_highest_clock() -> None:
+    """Slices of 5 s: 1000 MHz 52 s ago, none 20 s ago, 1500 and 2000 (mean 1750) in the last."""
+    clocks = ((8.0, 1000.0), (40.0, None), (56.0, 1500.0), (60.0, 2000.0))
+    history = [
+        snapshot(live_gpu(reading=replace(READING, sm_clock_mhz=mhz)), after_s=at_s)
+        for at_s, mhz in clocks
+    ]
+    text = page_text(live_page(history), width=140)
+    (line,) = [line for line in text.splitlines() if line.startswith("0 ")]
+    assert " ▁         █" in line
+    assert "last min: clock, from 1000 to 1750 MHz" in text
+    steady = [snapshot(live_gpu(), after_s=at_s) for at_s in (1.0, 59.0)]
+    assert " █          █" in page_text(live_page(steady), width=140)
+    assert "last min" not in page_text(live_page(history[:1]), width=140)
+
+
+def test_processes_come_with_their_owner_where_he_is_known() -> None:
+    gpu = replace(
+        live_gpu(), processes=(GpuProcess(pid=41, memory_used_bytes=3 * 2**30), GpuProcess(pid=42))
+    )
+    owners = {41: ProcessOwner(user="ada", job="77", command="python train.py")}
+    lines = page_text(live_page([snapshot(gpu)], owners)).splitlines()
+    assert lines[-3:] == [
+        "gpu  pid  user  job   memory  command",
+        "0     41  ada   77   3.0 GiB  python train.py",
+        "0     42  -     -          -  -",
+    ]
+    unknown = page_text(live_page([snapshot(gpu)])).splitlines()
+    assert unknown[-2].split() == ["0", "41", "3.0", "GiB"]
 
 
 def test_a_gpu_not_sampled_yet_is_not_said_to_be_down() -> None:

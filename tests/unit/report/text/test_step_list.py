@@ -41,6 +41,18 @@ def test_a_row_says_when_it_began_and_whose_it_is() -> None:
     _nothing_is_cut(text)
 
 
+def test_no_heading_is_cut_at_any_width() -> None:
+    """At 80 columns columns go, `lost` first; what stays is whole, the interval too."""
+    long = replace(ROWS[0], window_ns=987_654 * 10**6, compute_ns=987_000 * 10**6, tail=True)
+    for width in (80, 100, 140):
+        text = page_text(render_steps([long], simulated=False), width=width)
+        head, line = text.splitlines()[1:3]
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+        assert {"started", "step", "gpu", "window", "idle", "[95", "excess"} <= set(head.split())
+        assert line.endswith("tail")
+
+
 def test_steps_of_several_days_have_their_day() -> None:
     starts = ("2027-01-15T23:59:59.5Z", "2027-01-16T00:00:01.5Z")
     text = page_text(
