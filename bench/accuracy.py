@@ -86,6 +86,7 @@ def scenario_timeline(known: Scenario) -> DeviceTimeline:
         collective=np.full(count, -1, np.int32),
         operation=np.full(count, -1, np.int32),
         layer=np.full(count, -1, np.int32),
+        annotation=np.full(count, -1, np.int32),
         phase=np.full(count, -1, np.int8),
         flops=np.full(count, np.nan),
         matrix_dtype=np.full(count, DType.NONE, np.int8),

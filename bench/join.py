@@ -57,6 +57,7 @@ def timeline() -> DeviceTimeline:
         collective=np.full(KERNELS, -1, np.int32),
         operation=np.full(KERNELS, -1, np.int32),
         layer=np.full(KERNELS, -1, np.int32),
+        annotation=np.full(KERNELS, -1, np.int32),
         phase=np.full(KERNELS, -1, np.int8),
         flops=np.full(KERNELS, np.nan),
         matrix_dtype=np.full(KERNELS, DType.NONE, np.int8),

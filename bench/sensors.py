@@ -302,6 +302,7 @@ def timeline_of(known: Job) -> DeviceTimeline:
         collective=full(-1).astype(np.int32),
         operation=full(-1).astype(np.int32),
         layer=full(-1).astype(np.int32),
+        annotation=full(-1).astype(np.int32),
         phase=full(-1).astype(np.int8),
         flops=np.full(count, np.nan),
         matrix_dtype=full(DType.NONE).astype(np.int8),

@@ -39,7 +39,7 @@ def check_document(document: ReportDocument) -> None:
 
 def check_parts(row: Row) -> None:
     """Operations, layers and phases each sum to the families, which are of all records."""
-    for parts in (row.by_operation, row.by_layer, row.by_phase):
+    for parts in (row.by_operation, row.by_layer, row.by_phase, row.by_annotation):
         for figure in ("count", "time_ns", "samples"):
             of_families = sum(getattr(family, figure) for family in row.families)
             assert sum(getattr(part, figure) for part in parts) == of_families

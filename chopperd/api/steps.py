@@ -193,6 +193,7 @@ def _only(by: str, device: DeviceKernels) -> DeviceKernels:
         by_operation=device.by_operation if by == "operation" else (),
         by_layer=device.by_layer if by == "layer" else (),
         by_phase=device.by_phase if by == "phase" else (),
+        by_annotation=device.by_annotation if by == "annotation" else (),
     )
 
 

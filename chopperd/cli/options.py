@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Format: TypeAlias = Literal["text", "markdown", "json", "csv", "parquet"]
 ListFormat: TypeAlias = Literal["text", "json"]
-Breakdown: TypeAlias = Literal["family", "operation", "layer", "phase"]
+Breakdown: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 PATH: Final = click.Path(path_type=Path)

@@ -116,6 +116,7 @@ class JoinedDevice:
     class_exposed_ns: Int64s  # (classes,) as of `exposed_by_class_ns`
     operations: GroupTotals
     layers: GroupTotals
+    annotations: GroupTotals
     phases: GroupTotals
     traffic: Traffic
     efficiency: EfficiencyTotals
@@ -150,9 +151,9 @@ def join_device(
         pieces = ClockPieces.of(clocks.compute.clock, levels)
         sample_t_ns, sample_mhz = clocks.samples.t_ns, clocks.samples.clock_mhz
     figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns, sample_mhz)
-    numbers = timeline.family, timeline.operation, timeline.layer
+    numbers = timeline.family, timeline.operation, timeline.layer, timeline.annotation
     columns, figures = add_alike((timeline.kernel_class, timeline.phase, *numbers), figures)
-    kernel_class, phase, family, operation, layer = columns
+    kernel_class, phase, family, operation, layer, annotation = columns
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, activity, masks, windows),
@@ -162,6 +163,7 @@ def join_device(
         class_exposed_ns=exposed_by_class_ns(timeline, masks),
         operations=group_totals(operation, figures),
         layers=group_totals(layer, figures),
+        annotations=group_totals(annotation, figures),
         phases=group_totals(phase, figures),
         traffic=traffic_of(timeline, masks.comm, collectives),
         efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),

@@ -156,6 +156,7 @@ class DeviceKernels:
     by_operation: tuple[Part, ...] = ()
     by_layer: tuple[Part, ...] = ()
     by_phase: tuple[Part, ...] = ()
+    by_annotation: tuple[Part, ...] = ()
 
 
 class DropState(StrEnum):

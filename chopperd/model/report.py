@@ -263,7 +263,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPart:
-    """Operators on the host that share a name, a layer or a phase.
+    """Operators on the host that share a name, a layer, a phase or an annotation.
 
     `host_ns` sums for how long each ran while no operator in it did, over all threads. "(unknown)",
     "(other)" and `merged` are as of `Part`.
@@ -285,6 +285,7 @@ class HostTime:
     by_operation: tuple[HostPart, ...] = ()
     by_layer: tuple[HostPart, ...] = ()
     by_phase: tuple[HostPart, ...] = ()
+    by_annotation: tuple[HostPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,10 +315,10 @@ class ReportDocument:
     ranks: RanksSummary | None = None
 
 
-# The long lists of a row of totals: its work by family, operation, layer or phase.
+# The long lists of a row of totals: its work by family, operation, layer, phase or annotation.
 
-By: TypeAlias = Literal["family", "operation", "layer", "phase"]
-PartsBy: TypeAlias = Literal["operation", "layer", "phase"]
+By: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation"]
+PartsBy: TypeAlias = Literal["operation", "layer", "phase", "annotation"]
 PARTS_BY: Final[tuple[By, ...]] = get_args(By)
 #: The field of a row that has its work by each.
 FIELDS: Final[Mapping[By, str]] = {
@@ -325,6 +326,7 @@ FIELDS: Final[Mapping[By, str]] = {
     "operation": "by_operation",
     "layer": "by_layer",
     "phase": "by_phase",
+    "annotation": "by_annotation",
 }
 
 

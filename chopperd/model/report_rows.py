@@ -8,13 +8,13 @@ import msgspec
 
 from chopperd.model.answers import Held
 
-UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer or phase
+UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer, phase or annotation
 OTHER_PARTS: Final = "(other)"  # parts or families with the least time, where there are very many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Device records that share an operation, a layer or a phase; "(unknown)" has the rest.
+    """Device records that share an operation, layer, phase or annotation; "(unknown)" has the rest.
 
     `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns`, with its 95 % interval, are
     over its compute, of which concurrent kernels share the loss, by the clock samples inside, which

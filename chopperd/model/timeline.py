@@ -152,6 +152,7 @@ class DeviceTimeline:
     # collectives the annotation that says which; -1 unknown
     operation: Int32s
     layer: Int32s  # index into `Timeline.layers`; -1 unknown
+    annotation: Int32s  # index into `Timeline.annotations`; -1 unknown
     phase: Int8s  # `Phase`
     # floating point operations of the operator whose work the record is, put on one
     # record an operator; NaN for the others and where unknown
@@ -179,12 +180,14 @@ class HostWork:
 
     operation: Int32s  # index into `operations`
     layer: Int32s  # index into `layers`; -1 unknown
+    annotation: Int32s  # index into `annotations`; -1 unknown
     phase: Int8s  # `Phase`
     # for how long it ran and no operator in it did. Over all operators this adds up to
     # the time in which threads were in one.
     own_ns: Int64s
     operations: tuple[str, ...]  # names
     layers: tuple[str, ...]  # names
+    annotations: tuple[str, ...]  # names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +209,7 @@ class Timeline:
     families: tuple[str, ...]  # names that `family` columns index: kernel names, normalised
     operations: tuple[str, ...]  # names that `operation` columns index
     layers: tuple[str, ...]  # names that `layer` columns index
+    annotations: tuple[str, ...]  # names that `annotation` columns index
     collectives: tuple[Collective, ...]  # what `collective` columns index
     host_activity: tuple[HostActivity, ...]  # one entry a thread, indexed as `Trace.threads`
     unlinked_records: int  # device records with no launch in the file

@@ -184,6 +184,63 @@ def test_phases_and_layers_of_each_record_are_those_of_plain_stacks(
     assert ours == theirs
 
 
+class Annotations:
+    """Annotations of a file whose steps are `ProfilerStep#`, without layers that are annotated."""
+
+    def __init__(self, file: Stacks) -> None:
+        layers = ModuleLayers(file)
+        self.arrows, self.begun, self.makers = layers.arrows, layers.begun, layers.makers
+
+    def of(self, at: Span, phase: str) -> str | None:
+        around = [i for i, one in enumerate(at.around) if self.counts(one)]
+        own = at.around[around[-1]].name if around else None
+        node = max((i for i, one in enumerate(at.around) if runs_back(one)), default=-1)
+        if phase == "backward" and (around or [-1])[-1] < node:
+            maker = self.maker(at)
+            origin = maker and self.innermost(maker)
+            if origin:
+                return f"b_{origin}"
+        torch_s = [one.name for one in at.around if one.name.startswith("nccl:")]
+        return own or (torch_s[-1] if torch_s else None)
+
+    def counts(self, one: Span) -> bool:
+        return one.kind == ANNOTATION and not one.name.startswith(("ProfilerStep#", "nccl:"))
+
+    def innermost(self, at: Span) -> str | None:
+        return next((one.name for one in reversed(at.around) if self.counts(one)), None)
+
+    def maker(self, at: Span) -> Span | None:
+        for one in reversed(at.around):
+            if place := self.arrows.get((one.thread, one.start_ns)):
+                return self.begun[place]
+            if one.args.get("Fwd thread id", 0) > 0:
+                return self.makers[one.args["Sequence number"]]
+        return None
+
+
+@pytest.mark.parametrize("name", GPU_FILES)
+def test_annotations_of_each_record_are_those_of_plain_stacks(
+    real_trace: RealTrace, stacks: PlainStacks, name: str
+) -> None:
+    file, timeline = stacks(name), lay_out(real_trace(name))
+    phases, annotations = Phases(file), Annotations(file)
+    ours = Counter(
+        (start_ns, end_ns, timeline.annotations[annotation] if annotation >= 0 else None)
+        for device in timeline.devices
+        for start_ns, end_ns, annotation in zip(
+            device.start_ns.tolist(),
+            device.end_ns.tolist(),
+            device.annotation.tolist(),
+            strict=True,
+        )
+    )
+    theirs = Counter(
+        (one.start_ns, one.end_ns, one.call and annotations.of(one.call, phases.of(one.call)))
+        for one in file.launches
+    )
+    assert ours == theirs
+
+
 def fqn(span: Span) -> str | None:
     """The module that an annotation of FSDP2 is about."""
     name = span.name

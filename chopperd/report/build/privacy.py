@@ -28,7 +28,7 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
     Args:
         document: With full names.
         names: "full" as they are; "hashed" the class and a hash of the name, equal for equal
-            names; "classes" one family for each class, and neither operations nor layers.
+            names; "classes" one family for each class, and no operations, layers or annotations.
     """
     if names == "full":
         return document
@@ -68,6 +68,7 @@ def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
         families=_hashed(row.families) if names == "hashed" else _classes(row),
         by_operation=_parts(row.by_operation, "operation", names),
         by_layer=_parts(row.by_layer, "layer", names),
+        by_annotation=_parts(row.by_annotation, "annotation", names),
         collectives=tuple(
             replace(each, group_description=None, group_ranks=None) for each in row.collectives
         ),
@@ -79,6 +80,7 @@ def _covered_host(host: HostTime, names: Literal["hashed", "classes"]) -> HostTi
         host,
         by_operation=_parts(host.by_operation, "operation", names),
         by_layer=_parts(host.by_layer, "layer", names),
+        by_annotation=_parts(host.by_annotation, "annotation", names),
     )
 
 
@@ -99,7 +101,7 @@ def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
 def _parts(
     parts: Sequence[PartT], what: str, names: Literal["hashed", "classes"]
 ) -> tuple[PartT, ...]:
-    """Return operations or layers with hashes for names; none at all for "classes"."""
+    """Return operations, layers or annotations with hashes for names; none at all for "classes"."""
     if names == "classes":
         return ()
     return tuple(

@@ -130,6 +130,7 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
             by_operation=parts_of(joined.operations, timeline.operations),
             by_layer=parts_of(joined.layers, timeline.layers),
             by_phase=parts_of(joined.phases, PHASE_LABELS),
+            by_annotation=parts_of(joined.annotations, timeline.annotations),
         )
     else:
         micro_steps = _micro_steps(timeline.steps[window.step], device, meta)
@@ -264,6 +265,7 @@ def without_loss_interval(draft: DraftRow) -> DraftRow:
         by_operation=_bare(row.by_operation),
         by_layer=_bare(row.by_layer),
         by_phase=_bare(row.by_phase),
+        by_annotation=_bare(row.by_annotation),
     )
     return replace(draft, row=row, random_ns=math.nan, bias_ns=math.nan)
 

@@ -82,7 +82,7 @@ def classes_of(totals: GroupTotals, exposed_ns: Int64s) -> tuple[ClassTotal, ...
 
 
 def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
-    """Return operations, layers or phases; `names` are indexed by the groups' numbers."""
+    """Return the parts of one kind; `names` are indexed by the groups' numbers."""
     return tuple(
         filled(Part, totals, index, name=group_name(group, names), **_lost(totals, index))
         for index, group in enumerate(totals.group)
@@ -137,7 +137,7 @@ def _contention(found: ContentionTotals | None, index: int | None) -> Contention
 
 
 def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None) -> HostTime:
-    """Sum the operators' time on the host by operation, layer and phase."""
+    """Sum the operators' time on the host by operation, layer, phase and annotation."""
     no_samples = np.zeros(len(work.own_ns), np.int64)
     own = RecordFigures.without_clock(work.own_ns, no_samples)
 
@@ -161,6 +161,7 @@ def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None
         by_operation=parts(work.operation, work.operations),
         by_layer=parts(work.layer, work.layers),
         by_phase=parts(work.phase, PHASE_LABELS),
+        by_annotation=parts(work.annotation, work.annotations),
     )
 
 

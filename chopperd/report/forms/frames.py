@@ -88,6 +88,9 @@ class Report:
     host_operations = _host("by_operation", "Host time by operator, of traces without device work.")
     host_layers = _host("by_layer", "Host time by layer, of traces without device work.")
     host_phases = _host("by_phase", "Host time by phase, of traces without device work.")
+    host_annotations = _host(
+        "by_annotation", "Host time by annotation, of traces without device work."
+    )
     copies = _list("copies", "Copies and fills by direction in each row.")
     collectives = _list("collectives", "Communication by collective and process group in each row.")
     micro_steps = _list(

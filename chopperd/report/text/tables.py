@@ -1,4 +1,4 @@
-"""Render tables of device work by class, family, operation, layer or phase, over all devices."""
+"""Render tables of device work by class, family, and each kind of part, over all devices."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,12 +29,14 @@ TITLES: Final[Mapping[By, str]] = {
     "operation": "OPERATIONS",
     "layer": "LAYERS",
     "phase": "PHASES",
+    "annotation": "ANNOTATIONS",
 }
 #: The caption where all work is of unknown operation, layer or phase, with the noun for the work.
 _NOTHING_KNOWN: Final[Mapping[PartsBy, str]] = {
     "operation": "the trace names no operator of any {}",
     "layer": "the trace names no module of any {} (with_stack=True does)",
     "phase": "the trace shows no phase of any {}: it holds no backward pass",
+    "annotation": "the program annotates no {} (torch.profiler.record_function does)",
 }
 _SUMS: Final = "ms: sums of durations, and streams overlap"
 _HOST_SUMS: Final = (
@@ -188,7 +190,7 @@ def why_none(document: ReportDocument) -> str:
 
 
 def parts(document: ReportDocument, by: PartsBy) -> Section | None:
-    """Render the operations, layers or phases with the most time, and one line for unknown ones.
+    """Render the parts with the most time, and one line for those of unknown name.
 
     None without any.
     """
@@ -215,7 +217,7 @@ def parts(document: ReportDocument, by: PartsBy) -> Section | None:
 
 
 def host_parts(document: ReportDocument, by: PartsBy) -> Section | None:
-    """Render the operations, layers or phases with the most host time; None without any.
+    """Render the parts with the most host time; None without any.
 
     Host time is known of traces without device work.
     """

@@ -144,6 +144,7 @@ def step_kernels(
             by_operation=row.by_operation,
             by_layer=row.by_layer,
             by_phase=row.by_phase,
+            by_annotation=row.by_annotation,
         )
         for capture, rank, device, job, run, body in found
         if (capture, rank, device) in wanted and (row := row_of(body)) is not None

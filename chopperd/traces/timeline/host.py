@@ -14,9 +14,11 @@ from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.timeline import HostActivity, HostWork, Intervals, Step
 from chopperd.model.trace import HostSpans, RuntimeCalls, SpanKind, Trace
 from chopperd.traces.kernels.names import any_of, bounded, names_matching, used_names
+from chopperd.traces.timeline.annotations import annotations
 from chopperd.traces.timeline.layers import layers
 from chopperd.traces.timeline.nesting import Moments, Nesting
 from chopperd.traces.timeline.phases import phases
+from chopperd.traces.timeline.steps import STEP_MARKER
 
 #: Where a thread waits for data: PyTorch's DataLoader and data pipes, Lightning's fetchers, NVIDIA
 #: DALI, WebDataset, TorchRec's train pipelines. Found anywhere in an operator's or annotation's
@@ -56,14 +58,18 @@ def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
     began = Moments(thread=spans.thread[operators], at_ns=spans.start_ns[operators])
     phase = phases(trace, began, steps)
     names, layer = layers(trace, began, phase)
+    marks = names_matching(trace.names, STEP_MARKER)
+    annotation_names, annotation = annotations(trace, began, phase, marks)
     used = used_names(spans.name[operators], len(trace.names))
     return HostWork(
         operation=np.searchsorted(used, spans.name[operators]).astype(np.int32),
         layer=layer,
+        annotation=annotation,
         phase=phase,
         own_ns=own_times(spans, operators),
         operations=tuple(bounded(trace.names[index]) for index in used.tolist()),
         layers=names,
+        annotations=annotation_names,
     )
 
 

@@ -4,15 +4,16 @@ Evidence, best first:
 
 1. An annotation of FSDP2 around the moment that names a module: gathering, reducing and copying
    parameters is work for that module, also inside another one's hooks (prefetching).
-2. The innermost call of a module around it. In backward only one that began inside the backward
+2. The program's own annotation of a layer around it, "Layer3"; in backward likewise.
+3. The innermost call of a module around it. In backward only one that began inside the backward
    operator: recomputation. Others are around the whole backward pass.
-3. In backward, the layer of the forward operator whose node runs: by the profiler's arrow
+4. In backward, the layer of the forward operator whose node runs: by the profiler's arrow
    (`fwdbwd`), else by sequence number if a single forward operator uses it.
-4. The time between FSDP2's hooks before and after a module, which includes the engine's work for
+5. The time between FSDP2's hooks before and after a module, which includes the engine's work for
    other modules in between.
 
-Modules and FSDP2 name a layer differently. If a file has both, the path of the module whose hook
-ran replaces FSDP2's name.
+Modules, annotations and FSDP2 name a layer differently. If a file has several, the name of the
+layer in which the module's hook ran replaces FSDP2's name.
 """
 
 import re
@@ -25,8 +26,9 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.timeline import Phase
-from chopperd.model.trace import MODULE_PREFIX, HostSpans, SpanKind, Trace
-from chopperd.traces.kernels.names import bounded, used_names
+from chopperd.model.trace import MODULE_PREFIX, SpanKind, Trace
+from chopperd.traces.kernels.names import bounded, names_matching, used_names
+from chopperd.traces.timeline.annotations import LAYER_MARK, Origins
 from chopperd.traces.timeline.nesting import Moments, Nesting
 from chopperd.traces.timeline.phases import backward_spans
 
@@ -239,7 +241,10 @@ class _Evidence:
         spans = trace.spans
         paths, self._module_layer = module_layers(trace)
         sharded = sharding(trace)
-        self.names = tuple(dict.fromkeys((*paths, *sharded.modules)))
+        marks, self._marked = _marks(trace)
+        self.names = tuple(dict.fromkeys((*paths, *marks, *sharded.modules)))
+        self._marked = _spread(self._numbers(marks), self._marked)
+        self._marks = Nesting(spans, np.flatnonzero(self._marked >= 0))
         self._modules = Nesting(spans, np.flatnonzero(spans.kind == SpanKind.MODULE))
         of_module = self._of_sharded(trace, sharded)
         self._annotated = np.append(of_module, -1)[sharded.module]
@@ -250,28 +255,32 @@ class _Evidence:
     def direct(self, moments: Moments) -> Int64s:
         """Return each moment's layer by the spans around it, in forward: (n,) int64; -1 unknown."""
         called = _spread(self._module_layer, self._modules.innermost(moments))
+        marked = _spread(self._marked, self._marks.innermost(moments))
         annotated = _spread(self._annotated, self._annotations.innermost(moments))
-        return _first(annotated, called, self._forward.at(moments))
+        return _first(annotated, marked, called, self._forward.at(moments))
 
     def of_backward(self, trace: Trace, moments: Moments) -> Int64s:
         """Return the layer of each moment of a backward pass: (n,) int64; -1 unknown."""
-        call = self._modules.innermost(moments)
+        call, mark = self._modules.innermost(moments), self._marks.innermost(moments)
         node = Nesting(trace.spans, np.flatnonzero(backward_spans(trace))).innermost(moments)
         annotated = _spread(self._annotated, self._annotations.innermost(moments))
         called = np.where(call > node, _spread(self._module_layer, call), -1)
+        marked = np.where(mark > node, _spread(self._marked, mark), -1)
         inherited = self.direct(Origins(trace).of(moments))
-        return _first(annotated, called, inherited, self._backward.at(moments))
+        return _first(annotated, marked, called, inherited, self._backward.at(moments))
 
     def _of_sharded(self, trace: Trace, sharded: Sharding) -> Int64s:
-        """Return for each FSDP2 module the layer of the module whose hook ran: (modules,) int64.
+        """Return for each FSDP2 module the layer in which its hook ran: (modules,) int64.
 
         If that is none or several, its own name is the layer.
         """
-        own = {name: index for index, name in enumerate(self.names)}
-        of_module = np.array([own[name] for name in sharded.modules], np.int64)
+        of_module = self._numbers(sharded.modules)
         hooks = np.flatnonzero(sharded.before_forward)
         when = Moments(thread=trace.spans.thread[hooks], at_ns=trace.spans.start_ns[hooks])
-        called = _spread(self._module_layer, self._modules.innermost(when))
+        called = _first(
+            _spread(self._marked, self._marks.innermost(when)),
+            _spread(self._module_layer, self._modules.innermost(when)),
+        )
         least = np.full(len(of_module), len(self.names))
         most = np.full(len(of_module), -1)
         np.minimum.at(least, sharded.module[hooks], called)
@@ -279,6 +288,22 @@ class _Evidence:
         agreed = (least == most) & (most >= 0)
         of_module[agreed] = most[agreed]
         return of_module
+
+    def _numbers(self, names: Iterable[str]) -> Int64s:
+        """Return the indices of some names in `names`."""
+        own = {name: index for index, name in enumerate(self.names)}
+        return np.array([own[name] for name in names], np.int64)
+
+
+def _marks(trace: Trace) -> tuple[tuple[str, ...], Int64s]:
+    """Return the names of annotated layers, and each span's index into them: (spans,), -1 none."""
+    spans = trace.spans
+    mark = names_matching(trace.names, LAYER_MARK).take(spans.name)
+    mark &= spans.kind == SpanKind.ANNOTATION
+    used, which = np.unique(spans.name[mark], return_inverse=True)
+    column = np.full(len(spans), -1, np.int64)
+    column[mark] = which
+    return tuple(trace.names[index] for index in used.tolist()), column
 
 
 class _Timed:
@@ -303,79 +328,3 @@ def _first(*columns: Int64s) -> Int64s:
     for column in columns[1:]:
         found = np.where(found < 0, column, found)
     return found
-
-
-class Origins:
-    """Finds the forward operators whose nodes run in backward passes.
-
-    By the profiler's arrow between them, else by sequence number.
-    """
-
-    def __init__(self, trace: Trace) -> None:
-        spans = trace.spans
-        arrows = _arrows(trace)
-        self._thread = np.full(len(spans) + 1, -1, np.int32)
-        self._at_ns = np.zeros(len(spans) + 1, np.int64)
-        for row, origin in (_by_sequence(spans), arrows):
-            self._thread[row], self._at_ns[row] = origin.thread, origin.at_ns
-        linked = _numbered_nodes(spans)
-        linked[arrows[0]] = True
-        self._nodes = Nesting(spans, np.flatnonzero(linked))
-
-    def of(self, moments: Moments) -> Moments:
-        """Return the start of the forward operator of the innermost node around each moment.
-
-        The thread is -1 if there is no node, or its operator is not known.
-        """
-        node = self._nodes.innermost(moments)
-        return Moments(thread=self._thread[node], at_ns=self._at_ns[node])
-
-
-def _numbered_nodes(spans: HostSpans) -> Bools:
-    """Return which spans are backward operators with a forward one's number: (spans,) bool."""
-    numbered: Bools = (spans.sequence >= 0) & (spans.forward_thread > 0)
-    numbered &= spans.kind == SpanKind.OP
-    return numbered
-
-
-def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
-    """Return backward operators with an arrow, ascending, and when their forward ones began.
-
-    An arrow ends at the start of a backward operator, of several that start there the outermost.
-    """
-    flows, spans = trace.flows, trace.spans
-    starts, ends = np.flatnonzero(flows.is_end == 0), np.flatnonzero(flows.is_end == 1)
-    starts = starts[np.argsort(flows.flow[starts], kind="stable")]
-    number = flows.flow[ends]
-    first = np.searchsorted(flows.flow[starts], number, "left")
-    alone = np.searchsorted(flows.flow[starts], number, "right") - first == 1
-    alone &= number >= 0
-    ends, starts = ends[alone], starts[first[alone]]
-    operators = np.flatnonzero(spans.kind == SpanKind.OP)
-    there = Moments(thread=flows.thread[ends], at_ns=flows.t_ns[ends])
-    row = Nesting(spans, operators).starting(there)
-    known = np.flatnonzero(row >= 0)
-    row, which = np.unique(row[known], return_index=True)
-    origin = starts[known[which]]
-    return row, Moments(thread=flows.thread[origin], at_ns=flows.t_ns[origin])
-
-
-def _by_sequence(spans: HostSpans) -> tuple[Int64s, Moments]:
-    """Return the same as `_arrows`, by sequence number if a single thread uses it.
-
-    Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which is
-    not that of the trace. The operator that makes the node is the last with its number: those
-    around it, and others before that make no node, have it too.
-    """
-    nodes = np.flatnonzero(_numbered_nodes(spans))
-    makers = np.flatnonzero((spans.sequence >= 0) & (spans.forward_thread == 0))
-    makers = makers[np.lexsort((makers, spans.thread[makers], spans.sequence[makers]))]
-    sequence, thread = spans.sequence[makers], spans.thread[makers]
-    first = np.searchsorted(sequence, spans.sequence[nodes], "left")
-    last = np.searchsorted(sequence, spans.sequence[nodes], "right") - 1
-    known = np.flatnonzero(last >= first)
-    nodes, first, last = nodes[known], first[known], last[known]
-    maker = makers[last]
-    fits = (thread[first] == thread[last]) & (maker < nodes)
-    maker = maker[fits]
-    return nodes[fits], Moments(thread=spans.thread[maker], at_ns=spans.start_ns[maker])

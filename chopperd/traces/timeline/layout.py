@@ -14,7 +14,8 @@ from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Marker, Step, StepSource, Timeline
 from chopperd.model.trace import Collective, RecordKind, Trace
 from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_classes
-from chopperd.traces.kernels.names import bounded, family, framework, used_names
+from chopperd.traces.kernels.names import bounded, family, framework, names_matching, used_names
+from chopperd.traces.timeline.annotations import annotations
 from chopperd.traces.timeline.collectives import collectives_of, generic_collectives
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS, host_activity, host_work
 from chopperd.traces.timeline.layers import layers
@@ -27,7 +28,7 @@ from chopperd.traces.timeline.operations import (
     with_operation_classes,
 )
 from chopperd.traces.timeline.phases import phases
-from chopperd.traces.timeline.steps import TRACE_ENDS, mark_steps, step_at
+from chopperd.traces.timeline.steps import STEP_MARKER, TRACE_ENDS, mark_steps, step_at
 
 _NEVER_NS: Final = np.iinfo(np.int64).max
 LAUNCHES_WITHOUT_RECORD: Final = "launches_without_record"
@@ -73,6 +74,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     attribution = attribute(trace, links.call)
     phase = phases(trace, attribution.launched, host_steps)
     layer_names, layer = layers(trace, attribution.launched, phase)
+    step_marks = names_matching(trace.names, STEP_MARKER)
+    annotation_names, annotation = annotations(trace, attribution.launched, phase, step_marks)
     operations, operation = operation_names(trace, attribution)
     by_name, by_site = record_classes(trace.records, trace.names, options.class_rules)
     kernel_class = with_operation_classes(trace, attribution, by_name, by_site)
@@ -89,6 +92,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         "collective": collective,
         "operation": operation,
         "layer": layer,
+        "annotation": annotation,
         "phase": phase,
         "flops": flops,
         "matrix_dtype": matrix_dtype,
@@ -101,6 +105,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         families=families,
         operations=operations,
         layers=layer_names,
+        annotations=annotation_names,
         collectives=collectives,
         host_activity=host_activity(trace, options.data_wait_patterns),
         unlinked_records=int((links.call < 0).sum()),

@@ -20,6 +20,7 @@ from chopperd.model.trace import DeviceRecords, RuntimeCalls, SpanKind, Trace
 from chopperd.traces.kernels.classes import class_by_operation
 from chopperd.traces.kernels.flops import Work, work_of
 from chopperd.traces.kernels.names import bounded, names_matching, used_names
+from chopperd.traces.timeline.annotations import COLLECTIVE_MARK
 from chopperd.traces.timeline.nesting import Moments, Nesting, beginnings
 
 #: External ids are taken to be those of operators if, with 95 % confidence, at least this share is:
@@ -29,7 +30,6 @@ _ONE_SIDED_Z: Final = 1.6449
 
 #: torch's record around every collective: an operator that says less than the annotation in it.
 _RECORDED_COLLECTIVE: Final = re.compile(r"^record_param_comms$")
-_COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):")
 
 #: Copies and communication have their own class, independent of what launched them.
 _CERTAIN: Final = (KernelClass.COMM, KernelClass.FUSED_COMM, KernelClass.MEMCPY, KernelClass.MEMSET)
@@ -129,7 +129,7 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
     """
     spans = trace.spans
     shown = found.op.copy()
-    named = names_matching(trace.names, _COLLECTIVE).take(spans.name)
+    named = names_matching(trace.names, COLLECTIVE_MARK).take(spans.name)
     recorded = names_matching(trace.names, _RECORDED_COLLECTIVE).take(spans.name)
     inside = (found.op >= 0) & (found.annotation > found.op)
     inside[inside] = recorded[found.op[inside]] & named[found.annotation[inside]]

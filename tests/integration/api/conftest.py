@@ -30,6 +30,7 @@ def agent() -> FakeAgent:
             by_operation=totals[0].by_operation,
             by_layer=totals[0].by_layer,
             by_phase=totals[0].by_phase,
+            by_annotation=totals[0].by_annotation,
         )
     ]
     agent.samples.held = recording(2)

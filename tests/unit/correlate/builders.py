@@ -37,6 +37,7 @@ class Rec:
     collective: int = -1
     operation: int = -1
     layer: int = -1
+    annotation: int = -1
     phase: int = -1
     flops: float = math.nan
     dtype: int = DType.NONE
@@ -81,6 +82,7 @@ def device(
         collective=np.array([rec.collective for rec in rows], np.int32),
         operation=np.array([rec.operation for rec in rows], np.int32),
         layer=np.array([rec.layer for rec in rows], np.int32),
+        annotation=np.array([rec.annotation for rec in rows], np.int32),
         phase=np.array([rec.phase for rec in rows], np.int8),
         flops=np.array([rec.flops for rec in rows], np.float64),
         matrix_dtype=np.array([rec.dtype for rec in rows], np.int8),

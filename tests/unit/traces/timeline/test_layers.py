@@ -184,3 +184,30 @@ def test_without_evidence_there_are_no_layers() -> None:
     made.span("aten::mm", 0, 5, kind=SpanKind.OP)
     assert at(made, 1, 2) == [None, None]
     assert at(made, 1, 2, phase=Phase.BACKWARD) == [None, None]
+
+
+def test_an_annotation_of_a_layer_names_it_also_around_modules() -> None:
+    made = two_blocks()
+    made.span("Layer0", 5, 40)
+    made.span("Layer1", 45, 40)
+    made.span("Layers of the model", 0, 100)
+    assert at(made, 20, 60, 90) == ["Layer0", "Layer1", "Net_0"]
+
+
+def test_backward_inherits_the_annotated_layer_and_recomputation_has_its_own() -> None:
+    made = TraceBuilder()
+    made.span("Layer7", 0, 50)
+    operator(made, 10, 3)
+    node(made, 200, sequence=3)
+    made.span("Layer7", 300, 10, thread=ENGINE)
+    node(made, 299)
+    made.span("Layer9", 195, 200, thread=ENGINE)
+    assert backward(made, 210, 305, 315) == ["Layer7", "Layer7", None]
+
+
+def test_fsdps_name_of_a_module_is_replaced_by_the_annotated_layer_of_its_hook() -> None:
+    made = TraceBuilder()
+    made.span("Layer2", 0, 50)
+    made.span("FSDP::pre_forward (layers.2)", 10, 5)
+    made.span("FSDP::all_gather (layers.2)", 60, 5)
+    assert at(made, 12, 62) == ["Layer2", "Layer2"]
