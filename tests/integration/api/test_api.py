@@ -233,7 +233,7 @@ def test_kernels_come_by_what_launched_them(api: Starlette, by: str, names: list
     (device,) = given["devices"]
     assert [each["name"] for each in device.pop(f"by_{by}")] == names
     lists = [value for value in device.values() if isinstance(value, list)]
-    assert lists == [[], [], []]
+    assert lists == [[], [], [], []]
 
 
 @pytest.mark.parametrize(
