@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from chopperd.cli.options import Format
     from chopperd.model.report import By, ReportDocument
+    from chopperd.model.samples import SamplesReport
 
 
 _NAME: Final = "chopperd"
@@ -70,6 +71,36 @@ def print_report(
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
         return
+    _save(data, output)
+
+
+def print_samples_report(
+    report: "SamplesReport", form: "Format", *, output: "Path | None" = None
+) -> None:
+    """Print a report on samples alone, as `print_report`.
+
+    Raises:
+        ConfigError: The format is for steps, which samples alone do not know.
+        StoreError: The file can't be written.
+    """
+    from chopperd.report.text.page import page_text
+    from chopperd.report.text.samples_page import encode_samples_report, samples_page
+
+    if form not in {"json", "text"}:
+        raise ConfigError([f"--format {form} is made of steps, and there is no trace: use json"])
+    if form == "text" and output is None:
+        print_page(samples_page(report))
+        return
+    is_json = form == "json"
+    text = encode_samples_report(report).decode() if is_json else page_text(samples_page(report))
+    if output is None:
+        _write_safe(text)
+    else:
+        _save(text.encode(), output)
+
+
+def _save(data: bytes, output: "Path") -> None:
+    """Replace a file, compressed if its name ends in `.gz`."""
     import gzip
 
     from chopperd.store.disk import replaced_file

@@ -11,7 +11,13 @@ import click
 from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
 from chopperd.cli.options import chosen_form, parsed_ranks, parsed_zone, report_options
-from chopperd.cli.output import complain, print_report, reading_progress, write
+from chopperd.cli.output import (
+    complain,
+    print_report,
+    print_samples_report,
+    reading_progress,
+    write,
+)
 from chopperd.cli.recording import recording, samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
@@ -84,6 +90,8 @@ def record(
                 # One command may train more than once.
                 how = report_options(settings, device_map=device_map, merge=True)
                 print_report(_document(found, samples, how), form)
+            else:
+                _say_no_trace(traces, samples, form)
         except Exception as error:
             if status == 0:
                 raise
@@ -114,13 +122,34 @@ def _check_output(output: Path | None) -> None:
 
 
 def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
-    """Return the traces written since the start; print a message if there are none."""
+    """Return the traces written since the start."""
     from chopperd.traces.read.sniff import kineto_files
 
-    found = kineto_files(folder, newer_than_unix_ns=started_unix_ns)
-    if not found:
-        complain(f"no Kineto trace written since the start under {folder.resolve()}; no report")
-    return found
+    return kineto_files(folder, newer_than_unix_ns=started_unix_ns)
+
+
+def _say_no_trace(folder: Path, samples: "SampleSet | None", form: options.Format) -> None:
+    """Say that no trace was written; report on the samples alone if that form has such a report."""
+    missing = f"no Kineto trace written since the start under {folder.resolve()}"
+    if samples is None or form not in {"text", "json"}:
+        complain(f"{missing}; no report")
+        return
+    complain(f"{missing}: reported from samples alone")
+    _print_sampled(samples, form)
+
+
+def _print_sampled(
+    samples: "SampleSet",
+    form: options.Format,
+    *,
+    output: Path | None = None,
+    reference_mhz: float | None = None,
+) -> None:
+    from chopperd.pipeline.sampled import report_samples
+
+    now_ns = SystemClock().unix_ns()
+    report = report_samples(samples, unix_ns=now_ns, reference_mhz=reference_mhz)
+    print_samples_report(report, form, output=output)
 
 
 @click.command(
@@ -159,7 +188,10 @@ def report(
     tz: str | None,
     config: Path | None,
 ) -> None:
-    """Report what the clock cost in a job's steps, from trace files or the agent's last capture."""
+    """Report what the clock cost in a job's steps, from trace files or the agent's last capture.
+
+    With --samples and no trace: what the samples alone say of the GPUs.
+    """
     in_form = chosen_form(form, output)
     files_only: dict[str, object] = {
         "--samples": samples,
@@ -183,6 +215,15 @@ def report(
         )
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
         document = _document(traces, clocks, how, ranks)
+    elif samples is not None:
+        of_steps = {"--job": job, "--step": step, "--last": last, "--by": by}
+        of_traces = {name: files_only[name] for name in ("--device-map", "--rank-of", "--merge")}
+        _refuse({**of_steps, **of_traces}, "samples alone have no steps; give trace files")
+        from chopperd.store.samples.files import read_samples
+
+        found = read_samples(samples, tz=parsed_zone(tz))
+        _print_sampled(found, in_form, output=output, reference_mhz=reference_mhz)
+        return
     else:
         _refuse(files_only, "the agent has analysed its traces already; give trace files")
         document = _agents_document(config, job, step, last)

@@ -1,16 +1,17 @@
-"""Samples of GPUs as columns: what the sampler records and the join consumes."""
+"""Samples of GPUs as columns, and what they alone, without a trace, say of the GPUs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.captures import GpuDrop
 from chopperd.model.devices import GpuInfo
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.units import TimeTriple
 
 if TYPE_CHECKING:
-    from chopperd.model.report import Note
+    from chopperd.model.report import Generated, Note
 
 
 #: The columns of a `GpuSamples` that hold a reading's numbers, by their name there and in files.
@@ -122,3 +123,76 @@ class SampleSet:
     processes: tuple[ProcessRow, ...] = ()  # who held the GPUs, and when
     source: str = ""  # where the samples come from, for people (a path, "live")
     notes: "tuple[Note, ...]" = ()  # what to read with care
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyPeers:
+    """How a GPU's busy clock compares with the GPUs of its model that were busy with it.
+
+    `n` GPUs, itself included, over `windows` windows in which all of them were busy; `median_mhz`
+    is theirs (of the upper group where they fall into two). `below_mhz` is how far its mean is
+    below that, 0 where it is not, with its 95 % interval. `stands_out`: whether it is to blame, by
+    rules that equal GPUs do not meet.
+    """
+
+    n: int
+    windows: int
+    median_mhz: float
+    own_mhz: float
+    below_mhz: float
+    below_low_mhz: float | None
+    below_high_mhz: float | None
+    stands_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGpu:
+    """One GPU over a recording, by its samples alone; None is not known.
+
+    `sampled_s` is the time between samples close enough to integrate over, `busy_s` the part in
+    which the GPU reported itself busy, which includes communication and waiting on the GPU, and
+    `clocked_s` the part of that with a known clock. `busy_mhz` is the mean clock over it, `lost_s`
+    what it lost at most against `reference_mhz`, the highest clock, `lost_ratio` its share. Power
+    and temperature are means over busy samples, `hottest_c` their highest. `energy_j` is the
+    driver's counter's, else the integral of the power (`energy_source`).
+    """
+
+    gpu: str
+    uuid: str
+    name: str
+    samples: int
+    kept_hz: float | None
+    reference_mhz: float | None
+    sampled_s: float | None
+    busy_s: float | None
+    busy_ratio: float | None
+    clocked_s: float | None
+    busy_mhz: float | None
+    lost_s: float | None
+    lost_ratio: float | None
+    lost_by_cause_s: Mapping[str, float]
+    power_w: float | None
+    temperature_c: float | None
+    hottest_c: float | None
+    energy_j: float | None
+    energy_source: Literal["counter", "power"] | None
+    peers: BusyPeers | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesReport:
+    """What the samples of a recording say without a trace: no steps, no kernels, no compute.
+
+    `look_at` is the label of the GPU that stands out from its peers most; None if none does, or
+    nobody knows: `notes` say why.
+    """
+
+    schema: Literal["chopperd.samples-report/1"] = "chopperd.samples-report/1"
+    generated: "Generated"
+    start_unix_ns: int | None
+    length_s: float | None
+    asked_hz: float | None
+    gpus: tuple[SampledGpu, ...]
+    drops: tuple[GpuDrop, ...] = ()
+    look_at: str | None = None
+    notes: "tuple[Note, ...]" = ()
