@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chopperd.model.report import HostTime, ReportDocument, Summary
+from chopperd.model.report_rows import UNKNOWN_PART
 from chopperd.report.text.costs import UNKNOWN_ROWS, Cost, costs, of_step
 from chopperd.report.text.holders import said
 from chopperd.report.text.trust import clock, foreign_samples, trust
@@ -16,14 +17,18 @@ from chopperd.report.text.wording import (
     percent,
     plural,
     short_milliseconds,
+    words,
 )
 
 #: Shares of the step from which a cost is large, and very large; below the first nothing is.
 _LARGE: Final = 0.05
 _VERY_LARGE: Final = 0.2
+#: The first of these for whole files, which also hold what comes before and after steps.
+_LARGE_OF_FILE: Final = 0.1
 #: The share from which a further cost is mentioned, and the most that are.
 _NEXT_RATIO: Final = 0.01
 _NEXT: Final = 3
+_NO_COMPUTE: Final = frozenset({"comm", "memcpy", "memset"})
 _COMPUTE: Final = ("compute_at_ref", "dvfs_loss", "compute_unsampled")
 
 
@@ -59,9 +64,10 @@ def _answer(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tup
     if summary is None or not summary.step_ns:
         return _of_host(document)
     found = costs(document, summary)
-    largest = next((c for c in found if c.named or c.time_ns >= _LARGE * summary.step_ns), None)
+    least = _LARGE_OF_FILE if summary.basis == "totals" else _LARGE
+    largest = next((c for c in found if c.named or c.time_ns >= least * summary.step_ns), None)
     if largest is None:
-        first = _nothing_large(summary)
+        first = _nothing_large(document, summary)
     else:
         ratio = largest.time_ns / summary.step_ns
         amount = largest.of_all or f"{short_milliseconds(largest.time_ns)} {of_step(summary)}"
@@ -81,15 +87,29 @@ def _answer(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tup
     )
 
 
-def _nothing_large(summary: Summary) -> HeadlineRow:
+def _nothing_large(document: ReportDocument, summary: Summary) -> HeadlineRow:
     compute_ns = sum(summary.waterfall_ns.get(name) or 0.0 for name in _COMPUTE)
     share = percent(compute_ns / (summary.step_ns or 1.0))
+    compute = f"compute takes {short_milliseconds(compute_ns)} {of_step(summary)} ({share} %)"
     return HeadlineRow(
         label="NOTHING LARGE",
-        clauses=(f"compute takes {short_milliseconds(compute_ns)} {of_step(summary)} ({share} %)",),
+        clauses=_filled([compute, _largest_class(document)]),
         separator=", ",
         style="bold green",
     )
+
+
+def _largest_class(document: ReportDocument) -> str:
+    """Return the class with most of the critical device's kernel time, with its share."""
+    rows = [row for row in document.totals if row.classes and row.is_critical] or document.totals
+    sums: dict[str, int] = {}
+    for each in (each for row in rows for each in row.classes if each.class_ not in _NO_COMPUTE):
+        sums[each.class_] = sums.get(each.class_, 0) + each.total_ns
+    all_ns = sum(sums.values())
+    if not all_ns:
+        return ""
+    largest = max(sums, key=lambda name: sums[name])
+    return f"{percent(sums[largest] / all_ns, 0)} % of it in {words(largest)} kernels"
 
 
 def _then(document: ReportDocument, summary: Summary, further: list[Cost]) -> tuple[str, ...]:
@@ -139,7 +159,7 @@ def _of_host(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tu
         mean = short_milliseconds(sum(markers_ns) / len(markers_ns))
         steps = f"{plural(len(markers_ns), 'step')} of {mean} ms"
     most = _most_host_time(document.host, "by_operation")
-    clauses = _filled([steps, f"most of it in {most}" if most else ""])
+    clauses = _filled([steps, f"most in {most}" if most else ""])
     phases = _most_host_time(document.host, "by_phase")
     return (
         HeadlineRow(
@@ -150,8 +170,8 @@ def _of_host(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tu
         ),
         (f"by phase: {phases}",) if phases else (),
         (
-            "profile with ProfilerActivity.CUDA if the job uses a GPU; else the same command with "
-            "--by operation, layer or phase",
+            "if the job uses a GPU, profile that too (ProfilerActivity.CUDA); "
+            "else the same command with --by operation, layer or phase",
         ),
     )
 
@@ -162,5 +182,6 @@ def _most_host_time(host: tuple[HostTime, ...], field: str) -> str:
         for part in getattr(each, field):
             sums[part.name] = sums.get(part.name, 0) + part.host_ns
     all_ns = sum(sums.values())
+    sums.pop(UNKNOWN_PART, None)
     largest = sorted(sums.items(), key=lambda pair: -pair[1])[:_NEXT]
     return ", ".join(f"{said(name)} ({percent(ns / all_ns, 0)} %)" for name, ns in largest if ns)

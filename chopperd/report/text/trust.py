@@ -197,8 +197,9 @@ def _reference(document: ReportDocument) -> str:
 def trust(document: ReportDocument) -> list[str]:
     """Return the clauses on what the figures rest on, and what is missing."""
     lost = _losses(document)
+    is_whole = not lost and not known(document.sampling.kept_hz) and bool(_complete(document))
     return [
-        _steps(document),
+        ("good: " if is_whole else "") + _steps(document),
         *(lost or ["nothing lost"]),
         *_rate(document),
         _join(document),
@@ -209,11 +210,16 @@ def trust(document: ReportDocument) -> list[str]:
 
 
 def _steps(document: ReportDocument) -> str:
-    summary = document.summary
-    if summary is None:
-        shown = sum(not row.partial for row in document.steps)
-        return plural(shown, "complete step") if shown else ""
-    return plural(summary.steps, "complete step") if summary.steps else "no complete step"
+    complete = _complete(document)
+    if document.summary is None and not complete:
+        return ""
+    return plural(complete, "complete step") if complete else "no complete step"
+
+
+def _complete(document: ReportDocument) -> int:
+    if document.summary is None:
+        return sum(not row.partial for row in document.steps)
+    return document.summary.steps
 
 
 def _losses(document: ReportDocument) -> list[str]:

@@ -96,6 +96,15 @@ def test_where_nothing_is_large_the_page_says_so_calmly() -> None:
     assert line(waiting(idle_sync=9.0), "THEN") == "nothing else takes 1 % of it"
 
 
+def test_where_nothing_is_large_the_largest_class_is_named() -> None:
+    """Of 9000 ms of compute 7000 are gemm: 78 %; a file has a higher threshold than steps."""
+    document = with_summary(eight_gpus(), waterfall_ns={"compute_unsampled": 1412.0 * MS}, gpus=())
+    assert first(document).endswith("(100.0 %), 78 % of it in gemm kernels")
+    file = waiting(idle_data=90.0)
+    assert first(file).startswith("WAITING FOR DATA")
+    assert first(with_summary(file, basis="totals", steps=0)).startswith("NOTHING LARGE")
+
+
 def test_a_larger_share_has_a_stronger_colour() -> None:
     styles = [headline(waiting(idle_data=ms))[0].style for ms in (49.0, 50.0, 199.0, 200.0)]
     assert styles == ["bold green", "bold yellow", "bold yellow", "bold red"]
@@ -216,9 +225,7 @@ def test_a_rank_that_is_late_by_its_own_work_is_named() -> None:
 
 
 def test_a_trace_without_a_gpu_tells_the_hosts_time() -> None:
-    assert (
-        first(host_timed()) == "HOST TIME ONLY: 1 step of 1400 ms, most of it in aten::mm (100 %)"
-    )
+    assert first(host_timed()) == "HOST TIME ONLY: 1 step of 1400 ms, most in aten::mm (100 %)"
     assert line(host_timed(), "THEN") == "by phase: forward (100 %)"
     assert [row.label for row in headline(host_only())] == ["HOST TIME ONLY", "DO", "TRUST"]
     bare = replace(host_only(), steps=())
@@ -447,7 +454,7 @@ def test_trust_names_rate_coverage_join_and_the_profilers_own_cost() -> None:
         "time join ±0.40 ms (lag not measurable), profiler slows a step by 1.8 %"
     )
     assert line(without_clocks(), "TRUST") == (
-        "3 complete steps, nothing lost, 1 of 8 ranks (waits for the others unknown)"
+        "good: 3 complete steps, nothing lost, 1 of 8 ranks (waits for the others unknown)"
     )
     assert line(totals_only(), "TRUST").startswith("no complete step, nothing lost, ")
 
