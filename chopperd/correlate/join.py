@@ -110,6 +110,7 @@ class JoinedDevice:
 
     timeline: DeviceTimeline
     times: RowTimes
+    exposed_comm: Intervals  # communication and no compute
     clocks: RowClocks | None  # None without usable samples
     families: GroupTotals
     classes: GroupTotals
@@ -157,6 +158,7 @@ def join_device(
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, activity, masks, windows),
+        exposed_comm=masks.exposed_comm,
         clocks=clocks,
         families=group_totals(family, figures, kernel_class),
         classes=group_totals(kernel_class, figures),

@@ -49,7 +49,7 @@ class RankLine:
     `cause` is the row of the waterfall, or "dvfs_loss", that exceeds the median rank's most, by
     `cause_ns`; None without a verdict of being late. `wait_ns` is exposed communication spent
     waiting for others, `transfer_ns` the rest; `wait_caused_ns` is what the others waited for this
-    rank, the last to come, in sum. `job_lost_ns` is the clock loss of the rank while critical.
+    rank, the last to come, in sum.
     """
 
     rank: int | None

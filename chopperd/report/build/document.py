@@ -22,6 +22,7 @@ from chopperd.model.report import (
 from chopperd.model.report_rows import Row
 from chopperd.report.build.findings import findings_of
 from chopperd.report.build.processes import clocks_apart_ns, first_step, processes, rank_conflicts
+from chopperd.report.build.ranks import RankComparison
 from chopperd.report.build.rows import DraftRow, without_intervals
 from chopperd.report.build.summary import across_devices, summarise
 from chopperd.report.build.trace_report import SampledBy, TraceReport
@@ -66,8 +67,11 @@ def build_document(
         for device in report.devices
     )
     numbers = processes(reports)
-    steps = across_devices(_placed(reports, numbers, [report.steps for report in reports]))
-    totals = across_devices(_placed(reports, numbers, [report.totals for report in reports]))
+    ranks = RankComparison.of(reports, numbers)
+    steps, totals = (
+        across_devices(ranks.split(_placed(reports, numbers, drafts)))
+        for drafts in ([each.steps for each in reports], [each.totals for each in reports])
+    )
     document = ReportDocument(
         schema=SCHEMA,
         generated=_generated(reports, version, time),
@@ -83,8 +87,9 @@ def build_document(
         totals=tuple(each.row for each in totals),
         steps=(*(each.row for each in steps), *_host_steps(reports)),
         drops=(),
-        notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals)))),
+        notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals), *ranks.notes()))),
         host=tuple(report.host for report in reports if report.host is not None),
+        ranks=ranks.summary(steps),
     )
     document = replace(document, findings=findings_of(document))
     return with_selection(document, selection)

@@ -29,7 +29,8 @@ def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
         if rows[group[0]].model is not None and not _repeats(rows, group):
             _set_peers(rows, group)
     for group in _groups(rows, _when):
-        critical = max(group, key=lambda i: own_time_ns(rows[i].row))
+        own_time_ns = own_times_ns([rows[i].row for i in group])
+        critical = group[own_time_ns.index(max(own_time_ns))]
         for i in group:
             rows[i] = replace(rows[i], row=replace(rows[i].row, is_critical=i == critical))
     return rows
@@ -48,10 +49,17 @@ def _repeats(rows: Sequence[DraftRow], group: Sequence[int]) -> bool:
     return len(devices) < len(group) or len(set(known)) < len(known)
 
 
-def own_time_ns(row: Row) -> int:
-    """Return the window less exposed communication: what a device needs without waiting."""
-    exposed_ns = row.waterfall_ns.exposed_comm if row.waterfall_ns else 0
-    return (row.window_ns or 0) - exposed_ns
+def own_times_ns(rows: Sequence[Row]) -> list[int]:
+    """Return what each device of a step needs without waiting for other ranks.
+
+    That is its window less its waits if those of all rows are known, else less all exposed
+    communication.
+    """
+    waits_ns = [row.exposed_comm_ns.wait if row.exposed_comm_ns else None for row in rows]
+    exposed_ns = [row.waterfall_ns.exposed_comm if row.waterfall_ns else 0 for row in rows]
+    known_ns = [each for each in waits_ns if each is not None]
+    left_ns = known_ns if len(known_ns) == len(rows) else exposed_ns
+    return [(row.window_ns or 0) - each for row, each in zip(rows, left_ns, strict=True)]
 
 
 def _groups(rows: Sequence[DraftRow], key: Callable[[DraftRow], Hashable]) -> Iterable[list[int]]:

@@ -1,8 +1,10 @@
 """Join one trace with the node's samples: its rows, and the notes on it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chopperd.correlate.join import RowClocks
+from chopperd.correlate.ranks.collectives import PackedCollectives, collectives_of_device, pack
 from chopperd.correlate.timebase import realtime_step_ns
 from chopperd.model.report import DeviceSummary, FrameworkSummary, HostTime, Note, TraceSummary
 from chopperd.model.report_rows import Row
@@ -76,6 +78,8 @@ class TraceReport:
     sampled: SampledBy | None  # None without samples
     notes: tuple[Note, ...]
     host: HostTime | None = None  # None where there is device work
+    # Of each device, for the comparison with other ranks; empty without a time base
+    collectives: tuple[PackedCollectives, ...] = ()
 
 
 def report_trace(
@@ -108,6 +112,20 @@ def report_trace(
         sampled=None if samples is None else _sampled_by(samples),
         notes=tuple(notes),
         host=None if host is None else host_time(host, meta.job, meta.run, meta.rank),
+        collectives=_collectives(clocked, timeline) if meta.anchored else (),
+    )
+
+
+def _collectives(
+    clocked: Sequence[ClockedDevice], timeline: Timeline
+) -> tuple[PackedCollectives, ...]:
+    joined = [each.joined for each in clocked]
+    return tuple(
+        pack(
+            collectives_of_device(each.timeline, timeline, each.exposed_comm), each.timeline.device
+        )
+        for each in joined
+        if len(each.exposed_comm) or each.times.comm_ns[-1]
     )
 
 

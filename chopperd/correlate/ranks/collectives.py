@@ -1,0 +1,219 @@
+"""The collectives of one rank as columns: taken from a timeline, and packed for storage.
+
+Only what a comparison with other ranks needs. Names of groups are kept as digests, so that stored
+columns reveal none.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.intervals import EMPTY, union
+from chopperd.correlate.waterfall import is_class
+from chopperd.model.arrays import Int64s
+from chopperd.model.kinds import COMM_CLASSES
+from chopperd.model.timeline import DeviceTimeline, Intervals, Timeline
+from chopperd.model.trace import Collective
+
+#: Collectives of one device that are compared, the first of its file: a hundred steps of large jobs
+#: have fewer.
+MOST_COLLECTIVES: Final = 1 << 16
+#: Pieces of exposed communication, of which each compute kernel under a collective makes one.
+MOST_PIECES: Final = 1 << 18
+
+#: Nobody ends these before all have come, and all end together.
+_SYMMETRIC: Final = frozenset({"allreduce", "allgather", "reducescatter", "barrier"})
+#: Between two ranks, or not told apart from what is: NCCL's kernel SendRecv serves all-to-alls too.
+_PAIRWISE: Final = frozenset({"send", "recv", "isend", "irecv", "sendrecv", "batchisendirecv"})
+_LITTLE_ENDIAN: Final = "<i8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveKind:
+    """What a rank's collective is, for comparison with those of other ranks."""
+
+    name: str  # in one spelling ("allreduce")
+    group: int = 0  # digest of the group's name and its ranks; 0 unknown
+    group_size: int | None = None
+    shape: int = 0  # digest of element type and sizes; 0 unknown
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether all ranks of the group end it together, and none before all have come."""
+        return self.name in _SYMMETRIC
+
+    @property
+    def is_pairwise(self) -> bool:
+        """Whether it is, or may be, between two ranks only."""
+        return self.name in _PAIRWISE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCollectives:
+    """Communication kernels of one device, (n,) each, sorted by (start_ns, end_ns); Unix ns.
+
+    Attributes:
+        kinds: What `kind` indexes. kind: int64; -1 unknown.
+        step: Number of the step that launched it, int64; -1 none.
+        seq: torch's number of the collective in its group, int64; -1 unknown.
+        start_ns, end_ns: int64.
+        exposed: When communication ran and no compute.
+        until_ns: The columns are complete up to this time. left_out: Kernels after it.
+    """
+
+    kinds: tuple[CollectiveKind, ...]
+    kind: Int64s
+    step: Int64s
+    seq: Int64s
+    start_ns: Int64s
+    end_ns: Int64s
+    exposed: Intervals
+    until_ns: int
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        """The number of kernels."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedCollectives:
+    """`RankCollectives` in some bytes a value; `device` is the trace's device number.
+
+    Attributes:
+        columns: kind, step, seq, start, end, starts and ends of exposed pieces: differences of
+            successive values, int64, compressed with zlib.
+    """
+
+    device: int
+    kinds: tuple[CollectiveKind, ...]
+    columns: tuple[bytes, ...]
+    until_ns: int
+    left_out: int
+
+
+def collectives_of_device(
+    device: DeviceTimeline, timeline: Timeline, exposed: Intervals
+) -> RankCollectives:
+    """Return a device's communication kernels, the first `MOST_COLLECTIVES`.
+
+    Args:
+        device: One of the timeline's devices.
+        timeline: The timeline of its trace.
+        exposed: The device's communication without compute.
+    """
+    every = np.flatnonzero(is_class(device.kernel_class, COMM_CLASSES))
+    until_ns = _until_ns(device.start_ns[every], exposed)
+    rows = every[device.start_ns[every] < until_ns][:MOST_COLLECTIVES]
+    numbers = np.array([*(step.step for step in timeline.steps), -1], np.int64)
+    pieces = exposed.start_ns < until_ns
+    return RankCollectives(
+        kinds=tuple(_kind(each) for each in timeline.collectives),
+        kind=device.collective[rows].astype(np.int64),
+        step=numbers[device.step[rows]],
+        seq=np.full(len(rows), -1, np.int64),
+        start_ns=device.start_ns[rows],
+        end_ns=device.end_ns[rows],
+        exposed=Intervals(start_ns=exposed.start_ns[pieces], end_ns=exposed.end_ns[pieces]),
+        until_ns=until_ns,
+        left_out=len(every) - len(rows),
+    )
+
+
+def joined(parts: Sequence[RankCollectives]) -> RankCollectives:
+    """Return the collectives of one process that wrote several files, at least one, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    parts = sorted(parts, key=lambda each: int(each.start_ns[0]) if len(each) else 0)
+    above = np.cumsum([0, *(len(each.kinds) for each in parts)])
+    kinds = [np.where(p.kind < 0, -1, p.kind + n) for p, n in zip(parts, above[:-1], strict=True)]
+
+    def column(name: str) -> Int64s:
+        values: list[Int64s] = [getattr(each, name) for each in parts]
+        return np.concatenate(values)
+
+    return RankCollectives(
+        kinds=tuple(kind for each in parts for kind in each.kinds),
+        kind=np.concatenate(kinds),
+        step=column("step"),
+        seq=column("seq"),
+        start_ns=column("start_ns"),
+        end_ns=column("end_ns"),
+        exposed=union(
+            np.concatenate([each.exposed.start_ns for each in parts]),
+            np.concatenate([each.exposed.end_ns for each in parts]),
+        ),
+        until_ns=min(each.until_ns for each in parts),
+        left_out=sum(each.left_out for each in parts),
+    )
+
+
+def _until_ns(start_ns: Int64s, exposed: Intervals) -> int:
+    """Return the start of the first kernel or exposed piece beyond the bounds; else no limit."""
+    no_limit = int(np.iinfo(np.int64).max)
+    by_kernels = int(start_ns[MOST_COLLECTIVES]) if len(start_ns) > MOST_COLLECTIVES else no_limit
+    by_pieces = int(exposed.start_ns[MOST_PIECES]) if len(exposed) > MOST_PIECES else no_limit
+    return min(by_kernels, by_pieces)
+
+
+def _kind(collective: Collective) -> CollectiveKind:
+    group = (collective.group, collective.ranks)
+    shape = (collective.dtype, collective.in_elements, collective.out_elements)
+    return CollectiveKind(
+        name=collective.name,
+        group=0 if group == (None, None) else _digest(group),
+        group_size=collective.group_size,
+        shape=0 if shape == (None, None, None) else _digest(shape),
+    )
+
+
+def _digest(values: tuple[object, ...]) -> int:
+    """Return a number above 0 that is equal for equal values, in every process."""
+    return 1 + zlib.crc32(repr(values).encode("utf-8", "replace"))
+
+
+def pack(rank: RankCollectives, device: int) -> PackedCollectives:
+    """Pack a rank's collectives for storage."""
+    columns = (rank.kind, rank.step, rank.seq, rank.start_ns, rank.end_ns)
+    return PackedCollectives(
+        device=device,
+        kinds=rank.kinds,
+        columns=tuple(
+            _packed(each) for each in (*columns, rank.exposed.start_ns, rank.exposed.end_ns)
+        ),
+        until_ns=rank.until_ns,
+        left_out=rank.left_out,
+    )
+
+
+def _packed(column: Int64s) -> bytes:
+    return zlib.compress(np.diff(column, prepend=0).astype(_LITTLE_ENDIAN).tobytes(), 1)
+
+
+def unpack(packed: PackedCollectives) -> RankCollectives:
+    """Return the collectives that `pack` packed.
+
+    Raises:
+        ValueError: They were packed otherwise.
+    """
+    kind, step, seq, start_ns, end_ns, *pieces = (_unpacked(each) for each in packed.columns)
+    begins_ns, ends_ns = pieces
+    return RankCollectives(
+        kinds=packed.kinds,
+        kind=kind,
+        step=step,
+        seq=seq,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        exposed=Intervals(start_ns=begins_ns, end_ns=ends_ns) if len(begins_ns) else EMPTY,
+        until_ns=packed.until_ns,
+        left_out=packed.left_out,
+    )
+
+
+def _unpacked(data: bytes) -> Int64s:
+    column: Int64s = np.cumsum(np.frombuffer(zlib.decompress(data), _LITTLE_ENDIAN))
+    return column

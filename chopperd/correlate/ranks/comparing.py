@@ -1,0 +1,209 @@
+"""Compare the ranks of one job on one host: waits, own work between collectives, who is late, why.
+
+Source: DESIGN.md section 2, "Ranks".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from chopperd.correlate.intervals import difference, intersection, lengths_ns, union
+from chopperd.correlate.ranks.collectives import RankCollectives
+from chopperd.correlate.ranks.matching import Matches
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.timeline import Intervals
+
+#: A rank is late in a step where it works so much of the step longer than the median rank.
+_LATE_SHARE: Final = 0.01
+#: It is a straggler where it is late in more than half of the steps, and in at least so many.
+LEAST_STEPS: Final = 3
+#: Up to this share of a window's exposed communication may be of unmatched collectives: it counts
+#: as transfer.
+_UNMATCHED_SHARE: Final = 0.01
+#: From this share of compute with a clock on, the rest is taken to be alike.
+_LEAST_COVERED: Final = 0.5
+
+Verdict = Literal["straggler", "pauses", "even"]
+
+
+# Waiting and transferring.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWaits:
+    """When one rank waited for others.
+
+    Attributes:
+        wait_ns: (n,) int64 of each of its kernels; -1 unmatched.
+        waiting: Exposed communication in which it waited and transferred nothing.
+        unknown: Exposed communication of unmatched collectives only, or beyond the columns' end.
+    """
+
+    wait_ns: Int64s
+    waiting: Intervals
+    unknown: Intervals
+
+
+def waits(rank: RankCollectives, matches: Matches, index: int) -> RankWaits:
+    """Return the waits of rank `index`: in each collective from its start to the last rank's.
+
+    Not longer than it took; of a collective whose ranks need not end together (a broadcast, whose
+    root goes on at once) not longer than it took beyond the shortest.
+    """
+    instance = matches.instance[index]
+    matched = np.flatnonzero(instance >= 0)
+    which, start_ns, end_ns = instance[matched], rank.start_ns[matched], rank.end_ns[matched]
+    length_ns = end_ns - start_ns
+    transfer_ns = np.where(matches.is_symmetric[which], 0, matches.transfer_ns[which])
+    until_last_ns = matches.last_start_ns[which] - start_ns
+    wait_ns = np.full(len(rank), -1, np.int64)
+    wait_ns[matched] = np.minimum(until_last_ns, length_ns - transfer_ns)
+    moving = union(start_ns + wait_ns[matched], end_ns)
+    still = difference(rank.exposed, moving)
+    waited = union(start_ns, start_ns + wait_ns[matched])
+    return RankWaits(
+        wait_ns=wait_ns, waiting=intersection(still, waited), unknown=difference(still, waited)
+    )
+
+
+def split_ns(
+    rank: RankCollectives, found: RankWaits, start_ns: Int64s, end_ns: Int64s
+) -> tuple[Int64s, Bools]:
+    """Return how long a rank waited, exposed, in each window, and whether that is known: (w,) each.
+
+    The rest of the window's exposed communication is transfer. Not known where more than 1 % of it
+    is of collectives that are not matched.
+    """
+    exposed_ns = lengths_ns(rank.exposed, start_ns, end_ns)
+    unknown_ns = lengths_ns(found.unknown, start_ns, end_ns)
+    known: Bools = (unknown_ns <= _UNMATCHED_SHARE * exposed_ns) & (end_ns <= rank.until_ns)
+    return lengths_ns(found.waiting, start_ns, end_ns), known
+
+
+def caused_ns(
+    ranks: Sequence[RankCollectives], matches: Matches, every: Sequence[RankWaits], steps: Int64s
+) -> Int64s:
+    """Return for each rank how long others waited for it, exposed, as the last to come: (r,) int64.
+
+    In sum over the other ranks and the collectives of `steps`, the numbers of steps.
+    """
+    caused = np.zeros(len(ranks), np.int64)
+    for rank, found, instance in zip(ranks, every, matches.instance, strict=True):
+        mine = np.flatnonzero((instance >= 0) & np.isin(rank.step, steps))
+        start_ns = rank.start_ns[mine]
+        exposed_ns = lengths_ns(found.waiting, start_ns, start_ns + found.wait_ns[mine])
+        np.add.at(caused, matches.last_rank[instance[mine]], exposed_ns)
+    return caused
+
+
+# Own work.
+
+
+def late_ns(window_ns: Float64s, exposed_comm_ns: Float64s) -> Float64s:
+    """Return how much longer than the median rank each rank worked by itself: (s, r) float64, ns.
+
+    Own work is what is left of a step without exposed communication: from the end of a collective
+    to the start of the next, where none of them overlaps compute. Waits for others are not in it,
+    nor transfers of uneven length. (With overlap the gaps between collectives would count one lead
+    of a rank over another in every collective in which it lasts.)
+
+    Args:
+        window_ns: (s, r) float64, of each step and rank.
+        exposed_comm_ns: (s, r) float64.
+    """
+    own_ns = window_ns - exposed_comm_ns
+    return own_ns - median_low(own_ns)[:, None]
+
+
+def median_low(values: Float64s) -> Float64s:
+    """Return the median of each row's known values, of two the lower: (n,) float64.
+
+    NaN without any. Of two ranks the slower one is then late by all of the difference.
+    """
+    known = np.isfinite(values).sum(axis=1)
+    ordered = np.sort(values, axis=1)  # NaN last
+    middle = np.maximum(known - 1, 0) // 2
+    low: Float64s = ordered[np.arange(len(values)), middle]
+    return low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How late one rank is: its verdict, the steps in which it is late, and by how much in sum."""
+
+    verdict: Verdict | None  # None with fewer than `LEAST_STEPS` steps
+    mean_ns: float
+    late_steps: int
+    pause_ns: int
+
+
+def judged(late: Float64s, step_ns: Float64s) -> list[Lateness]:
+    """Judge each rank by its lateness in ns, (s, r), and the steps' lengths, (s,).
+
+    A straggler is late by more than 1 % of the step in more than half of the steps.
+    """
+    is_late = late > _LATE_SHARE * step_ns[:, None]
+    found = []
+    for rank in range(late.shape[1]):
+        count = int(is_late[:, rank].sum())
+        straggles = count > len(late) / 2 and count >= LEAST_STEPS
+        verdict: Verdict = "straggler" if straggles else "pauses" if count else "even"
+        found.append(
+            Lateness(
+                verdict=verdict if len(late) >= LEAST_STEPS else None,
+                mean_ns=float(late[:, rank].mean()) if len(late) else 0.0,
+                late_steps=count,
+                pause_ns=int(late[is_late[:, rank], rank].sum()),
+            )
+        )
+    return found
+
+
+# Causes.
+
+
+def cause(waterfalls: Sequence[Mapping[str, float | None]], rank: int) -> tuple[str, float] | None:
+    """Return the row of a rank's waterfall that exceeds the median rank's most, and by how much.
+
+    None where no row does. Communication and what is unknown are no causes. Compute is divided into
+    that at the reference clock and the clock's loss where at least half of it is covered by samples
+    on all ranks, the rest taken to be alike; else it is `compute_unsampled` as a whole.
+
+    Args:
+        waterfalls: Mean of each row in ns, of each rank; None is unknown.
+        rank: The rank's index.
+    """
+    rows = _comparable(waterfalls)
+    names = sorted(rows[0])
+    values = np.array([[row[name] for row in rows] for name in names])
+    more_ns = values[:, rank] - median_low(values)
+    most = int(more_ns.argmax())
+    return (names[most], float(more_ns[most])) if more_ns[most] > 0 else None
+
+
+def _comparable(waterfalls: Sequence[Mapping[str, float | None]]) -> list[dict[str, float]]:
+    """Return the rows that may be causes, compute in the same parts on all ranks."""
+    parts = [_compute_parts(each) for each in waterfalls]
+    if any(each is None for each in parts):
+        parts = [{"compute_unsampled": _compute_ns(each)} for each in waterfalls]
+    skipped = {"compute_at_ref", "dvfs_loss", "compute_unsampled", "exposed_comm", "unknown"}
+    return [
+        {name: value or 0.0 for name, value in rows.items() if name not in skipped} | (part or {})
+        for rows, part in zip(waterfalls, parts, strict=True)
+    ]
+
+
+def _compute_ns(rows: Mapping[str, float | None]) -> float:
+    names = ("compute_at_ref", "dvfs_loss", "compute_unsampled")
+    return sum(rows.get(name) or 0.0 for name in names)
+
+
+def _compute_parts(rows: Mapping[str, float | None]) -> dict[str, float] | None:
+    """Return compute at the reference clock and the loss; None where too little is known."""
+    at_ref, lost, every = rows.get("compute_at_ref"), rows.get("dvfs_loss"), _compute_ns(rows)
+    if at_ref is None or lost is None or at_ref + lost < _LEAST_COVERED * every or not every:
+        return None
+    lost_ns = lost * every / (at_ref + lost)
+    return {"compute_at_ref": every - lost_ns, "dvfs_loss": lost_ns}
