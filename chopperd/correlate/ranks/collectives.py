@@ -114,7 +114,7 @@ def collectives_of_device(
         kinds=tuple(_kind(each) for each in timeline.collectives),
         kind=device.collective[rows].astype(np.int64),
         step=numbers[device.step[rows]],
-        seq=np.full(len(rows), -1, np.int64),
+        seq=device.seq[rows],
         start_ns=device.start_ns[rows],
         end_ns=device.end_ns[rows],
         exposed=Intervals(start_ns=exposed.start_ns[pieces], end_ns=exposed.end_ns[pieces]),

@@ -86,7 +86,7 @@ def match(ranks: Sequence[RankCollectives], world_size: int) -> Matches:
 
     By (group, kind, Seq) in groups whose numbers pass the checks; else by order among those of a
     group and kind in a step, checked by the ends of symmetric ones: where these disagree, a rank is
-    shifted by one, or left out of the rest of the step.
+    shifted by one, or what follows in the step is left out.
     """
     kernels = _kernels(ranks)
     traced = _traced_members(kernels)
@@ -124,33 +124,23 @@ def _kernels(ranks: Sequence[RankCollectives]) -> _Kernels:
         parts: list[Int64s] = [getattr(each, name) for each in ranks]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
-    tables = [
-        np.array(
-            [
-                (
-                    each.group,
-                    names.setdefault(each.name, len(names)),
-                    each.shape,
-                    each.group_size or 0,
-                    each.is_symmetric,
-                    not each.is_pairwise,
-                )
-                for each in rank.kinds
-            ]
-            + [(0, -1, 0, 0, 0, 0)],
-            np.int64,
-        )[rank.kind]
-        for rank in ranks
-    ]
-    facts = np.concatenate([np.empty((0, 6), np.int64), *tables])
+    tables = []
+    for rank in ranks:
+        rows = [
+            (k.group, names.setdefault(k.name, len(names)), k.shape, k.group_size or 0, flags)
+            for k in rank.kinds
+            for flags in [2 * k.is_symmetric + (not k.is_pairwise)]
+        ]
+        tables.append(np.array([*rows, (0, -1, 0, 0, 0)], np.int64)[rank.kind])
+    facts = np.concatenate([np.empty((0, 5), np.int64), *tables])
     return _Kernels(
         rank=np.repeat(np.arange(len(ranks)), [len(each) for each in ranks]),
         group=facts[:, 0],
         name=facts[:, 1],
         shape=facts[:, 2],
         size=facts[:, 3],
-        symmetric=facts[:, 4] > 0,
-        comparable=facts[:, 5] > 0,
+        symmetric=facts[:, 4] >= 2,
+        comparable=facts[:, 4] % 2 == 1,
         step=column("step"),
         seq=column("seq"),
         start_ns=column("start_ns"),
@@ -224,7 +214,7 @@ def _trusted(kernels: _Kernels, number: Int64s, traced: Int64s) -> Bools:
 
 
 class _Instances:
-    """Kernels of one number each: their checks, and what they amount to; (k,) columns.
+    """Kernels of one number each, `numbers` rising: their checks and sums; (k,) columns.
 
     Args:
         kernels: Those of all ranks.
@@ -237,7 +227,7 @@ class _Instances:
         rows = rows[np.argsort(number[rows], kind="stable")]
         first = np.flatnonzero(np.diff(number[rows], prepend=-1))
         self._rows, self._first, self._number = rows, first, number
-        self._numbers = number[rows[first]]
+        self.numbers = number[rows[first]]
         self._size = kernels.size[rows[first]]
         self._traced = traced[rows[first]]
         self.symmetric = kernels.symmetric[rows[first]]
@@ -274,18 +264,13 @@ class _Instances:
         """Return each kernel's place among the instances that are kept, -1 for others: (n,)."""
         place = np.where(kept, np.cumsum(kept) - 1, -1)
         of_number = np.full(len(self) + 1, -1, np.int64)
-        of_number[self._numbers] = place
+        of_number[self.numbers] = place
         return of_number[self._number]
 
     def lacks_ranks(self, world_size: int) -> Bools:
         """Whether ranks of the group have no trace; where its size is unknown, whether any have."""
         lacks: Bools = self._traced < np.where(self._size > 0, self._size, world_size)
         return lacks
-
-    @property
-    def numbers(self) -> Int64s:
-        """The number of each instance, rising: (k,) int64."""
-        return self._numbers
 
 
 def _tolerance_ns(transfer_ns: Int64s | Float64s) -> Float64s:
@@ -380,10 +365,9 @@ class _Shifting:
             if first == _NEVER:
                 return self._nth
             best = max(self._shifts(first), key=lambda nth: self._run(nth, first))
-            if self._run(best, first) > first:
-                self._nth = best
-            else:
-                self._leave_out(first)
+            if self._run(best, first) == first:
+                break
+            self._nth = best
         self._nth[self._nth >= self._run(self._nth, 0)] = -1
         return self._nth
 
@@ -414,10 +398,3 @@ class _Shifting:
             yield np.where(mine, self._nth + 1, self._nth)
             earlier = np.where(self._nth == first, -1, self._nth - 1)
             yield np.where(mine, earlier, self._nth)
-
-    def _leave_out(self, first: int) -> None:
-        """Leave the rank whose end is furthest from the median out of the rest."""
-        ends_ns = self._matrix(self._end_ns, self._nth)[first]
-        apart_ns = np.abs(ends_ns - np.nanmedian(ends_ns))
-        worst = int(np.nanargmax(apart_ns))
-        self._nth[(self._rank == worst) & (self._nth >= first)] = -1

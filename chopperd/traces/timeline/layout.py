@@ -90,6 +90,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         if on_device
         else _of_call(call_step, links.call, -1).astype(np.int32),
         "collective": collective,
+        "seq": trace.records.seq,
         "operation": operation,
         "layer": layer,
         "annotation": annotation,

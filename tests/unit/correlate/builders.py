@@ -35,6 +35,7 @@ class Rec:
     thread: int = -1
     copied: int = -1
     collective: int = -1
+    seq: int = -1
     operation: int = -1
     layer: int = -1
     annotation: int = -1
@@ -80,6 +81,7 @@ def device(
         call_thread=np.array([rec.thread for rec in rows], np.int32),
         copied_bytes=np.array([rec.copied for rec in rows], np.int64),
         collective=np.array([rec.collective for rec in rows], np.int32),
+        seq=np.array([rec.seq for rec in rows], np.int64),
         operation=np.array([rec.operation for rec in rows], np.int32),
         layer=np.array([rec.layer for rec in rows], np.int32),
         annotation=np.array([rec.annotation for rec in rows], np.int32),
