@@ -10,6 +10,7 @@ import click
 
 from chopperd.config.load import DEFAULT_PATH
 from chopperd.config.sections import Config
+from chopperd.config.table import why_no_pattern
 from chopperd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ device_map = click.option(
 rank_of = click.option(
     "--rank-of", multiple=True, metavar="FILE=N", help="Rank of a trace that has a wrong one."
 )
+step_marker = click.option(
+    "--step-marker",
+    metavar="REGEX",
+    help="Annotations that mark steps, before any others; a group may have the step's number.",
+)
 merge = click.option(
     "--merge", is_flag=True, help="Allow files of several jobs or runs in one report."
 )
@@ -139,17 +145,22 @@ def report_options(
     step: int | None = None,
     last: int | None = None,
     merge: bool = False,
+    step_marker: str | None = None,
 ) -> "ReportOptions":
     """Return the options of a report: the configuration's, overridden by the command line.
 
     Raises:
-        ConfigError: The device map is invalid.
+        ConfigError: The device map, or the pattern of step markers, is invalid.
     """
     from chopperd.model.run import device_map_of
     from chopperd.pipeline.reports import configured_options
     from chopperd.report.build.document import StepSelection
 
     options = configured_options(config)
+    if step_marker is not None:
+        if (why := why_no_pattern(step_marker)) is not None:
+            raise ConfigError([f"--step-marker: {step_marker!r} {why}"])
+        options = replace(options, step_marker=step_marker)
     join = replace(options.join, reference_mhz=reference_mhz)
     if device_map is not None:
         join = replace(join, device_map=device_map_of(device_map, "--device-map"))

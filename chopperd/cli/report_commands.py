@@ -169,6 +169,7 @@ def _print_sampled(
 @options.device_map
 @options.rank_of
 @options.merge
+@options.step_marker
 @options.reference
 @options.zone
 @options.config_path
@@ -184,6 +185,7 @@ def report(
     device_map: str | None,
     rank_of: Sequence[str],
     merge: bool,
+    step_marker: str | None,
     reference_mhz: float | None,
     tz: str | None,
     config: Path | None,
@@ -198,6 +200,7 @@ def report(
         "--device-map": device_map,
         "--rank-of": rank_of or None,
         "--merge": merge or None,
+        "--step-marker": step_marker,
         "--reference-mhz": reference_mhz,
         "--tz": tz,
     }
@@ -212,6 +215,7 @@ def report(
             step=step,
             last=last,
             merge=merge,
+            step_marker=step_marker,
         )
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
         document = _document(traces, clocks, how, ranks)

@@ -116,10 +116,11 @@ class ClassSetting(msgspec.Struct, frozen=True, kw_only=True, rename={"kernel_cl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesConfig:
-    """`[traces]`: site-specific rules: device map, patterns of data waits, kernel classes."""
+    """`[traces]`: site-specific rules: device map, data waits, marks of steps, kernel classes."""
 
     device_map: str | None
     data_wait_patterns: tuple[str, ...]
+    step_marker: str | None
     classes: tuple[ClassSetting, ...]
 
 

@@ -129,17 +129,25 @@ class _ClassRules(Kind):
         return next(f", rule {number}: {why}" for number, why in whys if why)
 
 
+class _Pattern(Kind):
+    """A regular expression that is matched with names in traces, and not a slow one."""
+
+    def why_not(self, value: object) -> str:
+        """What is wrong with the expression."""
+        return f" {why_no_pattern(value)}"
+
+
 def _why_not(entry: object) -> str | None:
     """What is wrong with a rule; None if it is valid."""
     if not isinstance(entry, dict) or entry.keys() != _KEYS:
         return f"{entry!r} must have class and pattern, and nothing else"
     if entry["class"] not in _CLASSES:
         return f"class {entry['class']!r} is none of {' | '.join(_CLASSES)}"
-    why = _why_no_pattern(entry["pattern"])
+    why = why_no_pattern(entry["pattern"])
     return None if why is None else f"pattern {entry['pattern']!r} {why}"
 
 
-def _why_no_pattern(pattern: object) -> str | None:
+def why_no_pattern(pattern: object) -> str | None:
     """What is wrong with a pattern; None if it is valid."""
     if not isinstance(pattern, str) or not pattern:
         return "is not a text"
@@ -173,6 +181,11 @@ def _why_slow(pattern: str) -> str | None:
     return None
 
 
+PATTERN: Final = _Pattern(
+    str,
+    f"a regular expression of at most {LONGEST_PATTERN} characters",
+    lambda value: why_no_pattern(value) is None,
+)
 CLASS_RULES: Final = _ClassRules(
     list[Any],
     'a list of {class = "comm", pattern = "regular expression"}',
@@ -256,6 +269,7 @@ SETTINGS: Final = tuple(
             "GPU of each device in traces: [RANK:]DEVICE=GPU,... or pci",
         ),
         ("traces.data_wait_patterns", PATTERNS, [], "more spans that wait for data"),
+        ("traces.step_marker", PATTERN, None, "annotations that mark steps, before any others"),
         ("traces.classes", CLASS_RULES, [], "classes of own kernels, before the built-in ones"),
         ("reference.sm_clock_mhz", _CLOCK, None, "reference clock of every GPU"),
         ("reference.limit_mhz", _CLOCK, None, "clock that the GPUs are locked or limited to"),

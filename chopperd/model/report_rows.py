@@ -351,6 +351,7 @@ class Row:
 
     `run` is `chopperd_run` of the trace; else None, unless several runs of one job have one time:
     then a number in a report on files, and in the agent the time at which the run became known.
+    `step_name` is the annotation that marks the step, of a source "step_marker".
     `power_w` is the mean over the window by "energy_counter", or readings as in `GpuInfo`.
     """
 
@@ -364,6 +365,7 @@ class Row:
     partial: bool
     partial_reasons: tuple[str, ...]
     host_only: bool
+    step_name: str | None = None
     tail: bool = False
     accumulation: int | None = None
     micro_steps: tuple[MicroStep, ...] = ()

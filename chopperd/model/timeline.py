@@ -21,6 +21,7 @@ class StepSource(StrEnum):
     PROFILER_STEP = "profiler_step"
     OPTIMIZER = "optimizer"
     JOB_MARKS = "job_marks"
+    STEP_MARKER = "step_marker"
     GPU_ROWS = "gpu_rows"
     NONE = "none"
 
@@ -63,6 +64,8 @@ class Step:
         partial_reasons: Why it is not complete ("launches_without_record", "starts_before_trace",
             "trace_ends", ...); empty when it is.
         process: The process whose step it is; None where only one process has steps.
+        name: The annotation that marks it, where steps may differ by that: of a serving engine, or
+            of the job's own; else None.
         cycle: Which of the profiler's cycles in the file, from 0: between two nothing was recorded.
     """
 
@@ -73,6 +76,7 @@ class Step:
     partial_reasons: tuple[str, ...] = ()
     process: int | str | None = None
     cycle: int = 0
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,5 +224,7 @@ class Timeline:
     framework: Framework  # by evidence
     # Device records of unknown layer that were launched together with others
     graph_records: int = 0
+    # The job's own marker of steps, if nothing in the trace has it; else None
+    unmatched_marker: str | None = None
     # What operators did on the host, where there are no device records; else None
     host: HostWork | None = None

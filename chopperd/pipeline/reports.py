@@ -62,6 +62,7 @@ class ReportOptions:
     selection: StepSelection = field(default_factory=StepSelection)
     limits: ReadLimits = DEFAULT_LIMITS  # of files; larger ones are refused
     data_wait_patterns: tuple[str, ...] = ()  # of host spans that wait for data, further ones
+    step_marker: str | None = None  # found in names of annotations that mark steps
     class_rules: tuple[ClassRule, ...] = ()  # the site's kernel classes, before the built-in table
     names: Names = "full"  # how kernel names are shown
     merge: bool = False  # whether files may be of several jobs or runs
@@ -87,6 +88,7 @@ def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptio
             expanded_bytes=config.ingest.max_decompressed_bytes,
         ),
         data_wait_patterns=config.traces.data_wait_patterns,
+        step_marker=config.traces.step_marker,
         class_rules=tuple(
             ClassRule(KernelClass[rule.kernel_class.upper()], rule.pattern)
             for rule in config.traces.classes
@@ -301,7 +303,11 @@ def join_input(
     """
     trace = _read(path, options, progress, origin or Origin())
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
-    layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
+    layout = LayoutOptions(
+        data_wait_patterns=patterns,
+        class_rules=options.class_rules,
+        step_marker=options.step_marker,
+    )
     timeline = lay_out(trace, layout)
     if options.most_rows is not None:
         _check_rows(trace, timeline, options.most_rows)

@@ -88,3 +88,34 @@ def _outcome(worker: AnalysisWorker, request: Request) -> Reply | Lost:
     while (found := worker.poll(0.2)) is None:
         pass
     return found
+
+
+def test_a_step_marker_makes_steps_and_a_bad_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"turn {n}", "pid": 1, "tid": 1}
+        | {"ts": 100 * n, "dur": 80}
+        for n in (4, 5, 6)
+    ]
+    events += [
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 450, "dur": 10}
+        | {"args": {"device": 0, "stream": 7, "correlation": 1}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1}
+        | {"ts": 420, "dur": 5, "args": {"correlation": 1}},
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert cli.run(["report", str(path)]) == 0
+    suggested = r"--step-marker '^turn (\d+)$'"
+    assert suggested in " ".join(capsys.readouterr().out.split())
+    command = ["report", str(path), "--step-marker", r"^turn (\d+)$", "--format", "json"]
+    assert cli.run(command) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert [(row["step"], row["step_name"]) for row in steps] == [
+        (4, "turn 4"),
+        (5, "turn 5"),
+        (6, "turn 6"),
+    ]
+    assert cli.run(["report", str(path), "--step-marker", "(a+)+b"]) == 2
+    assert "--step-marker: '(a+)+b' repeats a group" in capsys.readouterr().err

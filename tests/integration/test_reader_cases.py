@@ -38,18 +38,27 @@ def note(document: ReportDocument, code: str) -> str:
     return text
 
 
+PREFILL, DECODE = "execute_context_1(512)_generation_0(0)", "execute_context_0(0)_generation_1(1)"
+
+
 @pytest.mark.parametrize(
-    ("name", "annotation"),
-    [("trtllm.json", "step[#]"), ("vllm.json", "execute_context_#(#)_generation_#(#)")],
+    ("name", "steps"),
+    [
+        ("trtllm.json", [(14, "step[14]"), (15, "step[15]"), (16, "step[16]")]),
+        ("vllm.json", [(0, PREFILL), (1, DECODE), (2, DECODE)]),
+    ],
 )
-def test_case_52_iterations_of_serving_are_totals_and_their_annotation_is_named(
-    cases: Cases, name: str, annotation: str
+def test_case_52_iterations_of_serving_are_steps_with_the_names_of_their_annotations(
+    cases: Cases, name: str, steps: list[tuple[int, str]]
 ) -> None:
     document = cases.report(52, name)
     (total,) = document.totals
     assert (total.window_ns, total.busy_ns) == (1_100 * US, 850 * US)
-    assert document.steps == ()
-    assert f"annotation {annotation} comes 3 times" in note(document, "repeating_annotations")
+    assert [(row.step, row.step_name) for row in document.steps] == steps
+    assert {row.step_source for row in document.steps} == {"step_marker"}
+    assert [row.busy_ns for row in document.steps] == [300 * US, 250 * US, 300 * US]
+    assert [row.window_ns for row in document.steps] == [400 * US, 400 * US, 300 * US]
+    assert "serving engine" in note(document, "steps_of_engine")
 
 
 def test_case_53_words_and_numbers_as_texts_in_args_are_read(cases: Cases) -> None:

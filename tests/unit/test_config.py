@@ -74,6 +74,14 @@ def test_lists_and_tables_are_written_as_in_the_file() -> None:
     assert config.reference.models == {"NVIDIA H100 80GB HBM3": 1755.0}
 
 
+def test_a_marker_of_steps_is_one_expression_and_no_slow_one() -> None:
+    name = variable("traces.step_marker")
+    assert load_config(NO_FILE, {name: "^turn ([0-9]+)"}).traces.step_marker == "^turn ([0-9]+)"
+    assert load_config(NO_FILE, {}).traces.step_marker is None
+    (problem,) = problems_of({name: "(a+)+b"})
+    assert problem.startswith(f"{name}: traces.step_marker repeats a group")
+
+
 def test_all_problems_are_reported_at_once() -> None:
     assert problems_of(
         {

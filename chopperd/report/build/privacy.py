@@ -58,13 +58,16 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
         framework=_bare(report.framework),
         totals=tuple(replace(each, row=_covered(each.row, names)) for each in report.totals),
         steps=tuple(replace(each, row=_covered(each.row, names)) for each in report.steps),
+        host_steps=tuple(_covered(each, names) for each in report.host_steps),
         host=None if report.host is None else _covered_host(report.host, names),
     )
 
 
 def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
+    step_name = row.step_name and f"step-{_digest(row.step_name)}"
     return replace(
         row,
+        step_name=step_name if names == "hashed" else None,
         families=_hashed(row.families) if names == "hashed" else _classes(row),
         by_operation=_parts(row.by_operation, "operation", names),
         by_layer=_parts(row.by_layer, "layer", names),

@@ -147,6 +147,7 @@ def _identified(timeline: Timeline, step: int | None, meta: TraceMeta) -> Row:
         rank=meta.rank,
         step=None if marked is None else marked.step,
         step_source=timeline.step_source.value,
+        step_name=None if marked is None else marked.name,
         device=None,
         gpu=None,
         partial=bool(marked and marked.partial_reasons),

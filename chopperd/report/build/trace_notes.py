@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from chopperd.model.timeline import (
 )
 from chopperd.model.trace import MOST_DETAILS, Damage, Trace
 from chopperd.report.text.wording import count, percent, plural
-from chopperd.traces.timeline.host import repeating_annotation
+from chopperd.traces.timeline.iterations import repeating_annotation
 from chopperd.units import NS_PER_MS, NS_PER_US
 
 PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
@@ -77,6 +78,11 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
     return noted(
         no_steps=timeline.step_source is StepSource.NONE
         and f"no step markers in the trace{totals_only}",
+        steps_of_engine=timeline.step_source is StepSource.STEP_MARKER
+        and "steps are the annotations of a serving engine's iterations, or those that the step "
+        "marker names: work launched between them is in no step",
+        step_marker_unmatched=timeline.unmatched_marker
+        and f"nothing in the trace is named like the step marker {timeline.unmatched_marker}",
         approximate_steps=timeline.step_source is StepSource.GPU_ROWS
         and "steps are cut at GPU-side rows: approximate",
         step_numbers_again=cycles
@@ -101,11 +107,10 @@ def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
     """Return notes on annotations and graph launches."""
     stepless = timeline.devices and timeline.step_source is StepSource.NONE
     repeats, of_graphs = repeating_annotation(trace) if stepless else None, timeline.graph_records
-    name, times = repeats or ("", 0)
     return noted(
         repeating_annotations=repeats
-        and f"the annotation {name} comes {times} times, perhaps once a step: steps come from "
-        "ProfilerStep and Optimizer.step only",
+        and f"the annotation {repeats.name} comes {repeats.times} times, perhaps once a step: "
+        f"--step-marker {quote(repeats.marker)} (traces.step_marker) makes steps of it",
         graph_launches=of_graphs
         and f"{plural(of_graphs, 'device record')} of graph launches: which layers they are of is "
         "not known",

@@ -18,7 +18,6 @@ from chopperd.traces.timeline.annotations import annotations
 from chopperd.traces.timeline.layers import layers
 from chopperd.traces.timeline.nesting import Moments, Nesting
 from chopperd.traces.timeline.phases import phases
-from chopperd.traces.timeline.steps import STEP_MARKER
 
 #: Where a thread waits for data: PyTorch's DataLoader and data pipes, Lightning's fetchers, NVIDIA
 #: DALI, WebDataset, TorchRec's train pipelines. Found anywhere in an operator's or annotation's
@@ -47,18 +46,20 @@ SYNC_CALL: Final = re.compile(
     r"|^(?:cuda|cu|hip)Memcpy(?!\w*(?:Async|Batch|Peer|DtoD))\w*$"
 )
 
-_NUMBER: Final = re.compile(r"\d+")
-_OFTEN: Final = 3
 
+def host_work(trace: Trace, steps: tuple[Step, ...], marks: Bools) -> HostWork:
+    """Return a trace's operators, each with its own time, layer, phase and annotation.
 
-def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
-    """Return a trace's operators, each with its own time, layer and phase in steps of the host."""
+    Args:
+        trace: The trace.
+        steps: Its steps on the host.
+        marks: (names,) bool, which of its names mark steps.
+    """
     spans = trace.spans
     operators = np.flatnonzero(spans.kind == SpanKind.OP)
     began = Moments(thread=spans.thread[operators], at_ns=spans.start_ns[operators])
     phase = phases(trace, began, steps)
     names, layer = layers(trace, began, phase)
-    marks = names_matching(trace.names, STEP_MARKER)
     annotation_names, annotation = annotations(trace, began, phase, marks)
     used = used_names(spans.name[operators], len(trace.names))
     return HostWork(
@@ -110,22 +111,3 @@ def _by_thread(rows: RuntimeCalls | HostSpans, chosen: Bools, threads: int) -> l
         intervals.union(rows.start_ns[at[a:b]], rows.end_ns[at[a:b]])
         for a, b in pairwise(edges.tolist())
     ]
-
-
-def repeating_annotation(trace: Trace) -> tuple[str, int] | None:
-    """Return the annotation with most time of those that occur 3 times or more, and its count.
-
-    None without any. Numbers in it are `#`: serving engines write one each iteration, with what it
-    worked on.
-    """
-    spans = trace.spans
-    rows = np.flatnonzero(spans.kind == SpanKind.ANNOTATION)
-    count = np.bincount(spans.name[rows])
-    length_ns = np.bincount(spans.name[rows], spans.end_ns[rows] - spans.start_ns[rows])
-    found: dict[str, tuple[float, int]] = {}
-    for name in np.flatnonzero(count).tolist():
-        text = _NUMBER.sub("#", bounded(trace.names[name]))
-        before_ns, before = found.get(text, (0.0, 0))
-        found[text] = (before_ns + float(length_ns[name]), before + int(count[name]))
-    often = [(time, text, many) for text, (time, many) in found.items() if many >= _OFTEN]
-    return max(often)[1:] if often else None

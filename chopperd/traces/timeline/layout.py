@@ -1,5 +1,6 @@
 """Timeline of a trace: what ran when on each device, for which step, launched by which call."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -42,12 +43,15 @@ class LayoutOptions:
         data_wait_patterns: Regular expressions, found in names of host spans that wait for data.
         class_rules: The site's own kernel classes, tried before the built-in table.
         step_source: The only source of steps to use; None takes the best one present.
+        step_marker: A regular expression, found in names of annotations that mark steps, before any
+            other source of steps; None without.
         job_marks: Steps as the job marked them, on the trace's time axis.
     """
 
     data_wait_patterns: tuple[str, ...] = DATA_WAIT_PATTERNS
     class_rules: tuple[ClassRule, ...] = ()
     step_source: StepSource | None = None
+    step_marker: str | None = None
     job_marks: tuple[Marker, ...] = ()
 
 
@@ -67,7 +71,10 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     """
     options = options or LayoutOptions()
     links = link(trace.records, trace.calls, trace.names, trace.threads)
-    marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
+    marker = None if options.step_marker is None else re.compile(options.step_marker)
+    marked = mark_steps(
+        trace, job_marks=options.job_marks, source=options.step_source, marker=marker
+    )
     on_device = marked.source is StepSource.GPU_ROWS
     host_steps = () if on_device else marked.steps
     call_step = step_at(host_steps, trace.calls.start_ns, trace.calls.thread, trace.threads)
@@ -75,6 +82,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     phase = phases(trace, attribution.launched, host_steps)
     layer_names, layer = layers(trace, attribution.launched, phase)
     step_marks = names_matching(trace.names, STEP_MARKER)
+    if marked.marker is not None:
+        step_marks |= names_matching(trace.names, marked.marker)
     annotation_names, annotation = annotations(trace, attribution.launched, phase, step_marks)
     operations, operation = operation_names(trace, attribution)
     by_name, by_site = record_classes(trace.records, trace.names, options.class_rules)
@@ -113,8 +122,9 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         launch_count=int(links.launch.sum()),
         recorded_launch_count=int((links.launch & links.recorded).sum()),
         framework=framework(trace.names),
+        unmatched_marker=options.step_marker if marked.marker is not marker else None,
         graph_records=_of_graphs(links.call, layer),
-        host=None if len(trace.records) else host_work(trace, marked.steps),
+        host=None if len(trace.records) else host_work(trace, marked.steps, step_marks),
     )
 
 

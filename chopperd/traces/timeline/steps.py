@@ -16,6 +16,7 @@ from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.timeline import ACCUMULATION_IRREGULAR, Marker, Step, StepSource
 from chopperd.model.trace import Trace
 from chopperd.traces.kernels.names import names_matching
+from chopperd.traces.timeline.iterations import ENGINE_ITERATION, iterations, marked_rows
 
 STEP_MARKER: Final = re.compile(r"^(?:ProfilerStep#|Iteration[ #<]*)(\d{1,15})>?$")
 OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
@@ -37,13 +38,18 @@ class MarkedSteps:
     steps: tuple[Step, ...]
     source: StepSource
     accumulation: int | None = None
+    marker: re.Pattern[str] | None = None  # what was found in their names, if not `STEP_MARKER`
 
 
 NO_STEPS: Final = MarkedSteps(steps=(), source=StepSource.NONE)
 
 
 def mark_steps(
-    trace: Trace, *, job_marks: Sequence[Marker] = (), source: StepSource | None = None
+    trace: Trace,
+    *,
+    job_marks: Sequence[Marker] = (),
+    source: StepSource | None = None,
+    marker: re.Pattern[str] | None = None,
 ) -> MarkedSteps:
     """Return the steps by the best source that has any; `NO_STEPS` if none has.
 
@@ -51,13 +57,18 @@ def mark_steps(
         trace: The trace.
         job_marks: Steps as the job itself marked them, on the trace's time axis.
         source: The only source to use, instead of the best.
+        marker: What is found in names of spans that mark steps, before any other source; None for
+            the iterations of serving engines, after the marks of training.
     """
     finders: Mapping[StepSource, Callable[[], MarkedSteps]] = {
         StepSource.PROFILER_STEP: lambda: _by_markers(trace),
         StepSource.OPTIMIZER: lambda: _by_optimizer_rounds(trace),
         StepSource.JOB_MARKS: lambda: _by_job_marks(trace, job_marks),
+        StepSource.STEP_MARKER: lambda: _by_iterations(trace, ENGINE_ITERATION),
         StepSource.GPU_ROWS: lambda: _by_device_rows(trace),
     }
+    if marker is not None and (marked := _by_iterations(trace, marker)).steps:
+        return marked
     tried = finders if source is None else {source: finders.get(source, lambda: NO_STEPS)}
     found = (find() for find in tried.values())
     return next((marked for marked in found if marked.steps), NO_STEPS)
@@ -120,6 +131,15 @@ def _by_markers(trace: Trace) -> MarkedSteps:
         optimizer_ns = spans.start_ns[optimizers[threads[spans.thread[optimizers]]]]
         found.append((process, _accumulated(markers, optimizer_ns)))
     return _together(found)
+
+
+def _by_iterations(trace: Trace, pattern: re.Pattern[str]) -> MarkedSteps:
+    rows, source = marked_rows(trace, pattern), StepSource.STEP_MARKER
+    found: list[tuple[Pid, MarkedSteps]] = []
+    for process, threads in _processes(trace, rows):
+        steps = iterations(trace, rows[threads[trace.spans.thread[rows]]], pattern)
+        found.append((process, MarkedSteps(steps=steps, source=source)))
+    return replace(_together(found), marker=pattern)
 
 
 def _by_device_rows(trace: Trace) -> MarkedSteps:

@@ -598,7 +598,10 @@ def annotated() -> TraceReport:
 
 
 def test_an_annotation_that_repeats_is_named_where_nothing_marks_steps() -> None:
-    assert text(annotated(), "repeating_annotations").startswith("the annotation secret[#] comes 3")
+    assert text(annotated(), "repeating_annotations") == (
+        "the annotation secret[#] comes 3 times, perhaps once a step: "
+        r"--step-marker '^secret\[(\d+)\]$' (traces.step_marker) makes steps of it"
+    )
     shown = trace_with_names(annotated(), "hashed")
     assert "repeating_annotations" not in codes(shown)
 

@@ -4,7 +4,6 @@ import numpy as np
 
 from chopperd.model.timeline import Marker, Step, StepSource
 from chopperd.model.trace import SpanKind
-from chopperd.traces.timeline.host import repeating_annotation
 from chopperd.traces.timeline.steps import mark_steps, step_at
 from tests.trace_building import TraceBuilder, column
 
@@ -250,21 +249,3 @@ def test_a_time_belongs_to_the_step_whose_marker_holds_it() -> None:
     steps = mark_steps(with_markers({3, 7}).build()).steps
     assert step_at(steps, column([-1, 0, 399, 400, 799, 800])).tolist() == [-1, 0, 0, 1, 1, -1]
     assert step_at((), column([5])).tolist() == [-1]
-
-
-def test_the_annotation_that_comes_most_is_named_with_its_numbers_folded() -> None:
-    built = TraceBuilder()
-    for number in range(3):
-        built.span(f"execute_context_{number}(512)", 100 * number, 80)
-        built.span("short", 100 * number, 10)
-        built.span("aten::mm", 100 * number, 90, kind=SpanKind.OP)
-    built.span("once", 0, 900)
-    assert repeating_annotation(built.build()) == ("execute_context_#(#)", 3)
-
-
-def test_what_comes_twice_may_be_by_chance() -> None:
-    built = TraceBuilder()
-    for number in range(2):
-        built.span(f"step[{number}]", 100 * number, 80)
-    assert repeating_annotation(built.build()) is None
-    assert repeating_annotation(TraceBuilder().build()) is None
