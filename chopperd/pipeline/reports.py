@@ -32,6 +32,7 @@ from chopperd.report.build.rows import rfc3339
 from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
+from chopperd.traces.read.sniff import is_kineto
 from chopperd.traces.read.source import ReadLimits
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
 from chopperd.traces.timeline.layout import LayoutOptions, lay_out
@@ -165,6 +166,26 @@ def report_files(
         raise UnrelatedTracesError(f"{why}. {_CHOOSE}")
     document = composed(reports, clock or SystemClock(), selection=options.selection, notes=notes)
     return with_names(document, options.names)
+
+
+def report_traces(paths: Sequence[Path], samples: Path | None) -> ReportDocument | None:
+    """Make the report on trace files with default options; None if it is one file and no trace.
+
+    Raises:
+        ConfigError: Samples or several files are given, and the first is no trace.
+        TraceFormatError, UnrelatedTracesError, StepNotFoundError: As `report_files`.
+        StoreError: The samples can't be read.
+    """
+    if not is_kineto(paths[0]):
+        if samples is None and len(paths) == 1:
+            return None
+        raise ConfigError([f"{paths[0]} is no Kineto trace: samples and further files need one"])
+    clocks = None
+    if samples is not None:
+        from chopperd.store.samples.files import read_samples  # noqa: PLC0415 - rarely needed
+
+        clocks = read_samples(samples)
+    return report_files(paths, samples=clocks, options=ReportOptions())
 
 
 def _check_device_map(reports: Sequence[TraceReport]) -> None:

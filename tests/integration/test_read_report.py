@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 import pandas as pd
@@ -23,9 +24,12 @@ from chopperd.report.forms.columns import columns_of, lists_of, render_list_csv
 from chopperd.report.forms.frames import Report
 from chopperd.report.forms.parquet import parquet_bytes
 from chopperd.report.forms.schema import formatted
+from chopperd.store.samples.files import write_samples
+from tests.integration.test_pipeline import kineto, one_gpu, written
 from tests.unit.report.documents import eight_gpus, host_only, host_timed
 
 FRAMES = (
+    "summary",
     *("steps", "totals", "families", "operations", "layers", "phases", "copies", "collectives"),
     *("host_operations", "host_layers", "host_phases"),
     *("micro_steps", "causes", "waterfall", "devices", "gpus", "traces", "notes"),
@@ -264,7 +268,7 @@ def test_the_suffix_of_the_output_chooses_the_form(
     [
         (["-o", "r.json", "--format", "csv"], "is json by its suffix, but --format is csv"),
         (["-o", "r.csv.gz", "--format", "text"], "is csv by its suffix, but --format is text"),
-        (["-o", "r.xlsx"], ".xlsx is no known format; use .txt, .json, .csv, .parquet or"),
+        (["-o", "r.xlsx"], ".xlsx is no known format; use .txt, .md, .json, .csv, .parquet or"),
     ],
 )
 def test_a_suffix_that_contradicts_the_form_is_a_usage_error(
@@ -358,3 +362,92 @@ def test_nothing_loads_pandas_before_a_frame_is_asked_for(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert [name for name in absent if name in loaded] == []
+
+
+def test_the_summary_is_one_line_that_compares_runs(report: Report) -> None:
+    (line,) = report.summary.to_dict("records")
+    expected = {"steps": 10, "step_ns": 1412e6, "lost_ns": 131e6, "basis": "critical_steps"}
+    assert {name: line[name] for name in expected} == expected
+    assert line["waterfall_ns_exposed_comm"] == 208e6
+    assert line["cause_ratio_power_cap"] == 0.9
+    assert pd.isna(line["excess_low_ns"])
+
+
+def test_a_report_without_a_summary_has_an_empty_one(as_json: Written) -> None:
+    report = chopperd.read_report(as_json(host_timed()))
+    assert report.summary.empty
+    assert report.metrics() == {}
+    assert "GPU" in repr(report) or "host" in repr(report)
+
+
+def test_metrics_are_flat_known_and_named_with_their_units(report: Report) -> None:
+    """Of the hand-built document: 131 ms of 1412 lost, nine tenths of it to the power cap."""
+    metrics = report.metrics()
+    assert metrics["chopperd/steps"] == 10
+    assert metrics["chopperd/step_ms"] == 1412.0
+    assert metrics["chopperd/clock_lost_ms"] == 131.0
+    assert metrics["chopperd/lost/power_cap_ms"] == pytest.approx(117.9)
+    assert metrics["chopperd/clock_lost_low_ratio"] == 0.0899
+    assert metrics["chopperd/excess_ms"] == 53.0
+    assert metrics["chopperd/waterfall/exposed_comm_ms"] == 208.0
+    assert metrics["chopperd/gpu/5/mean_mhz"] == 1721.0
+    assert metrics["chopperd/reference_mhz"] == 1980.0
+    assert "chopperd/excess_low_ms" not in metrics
+    assert all(isfinite(value) for value in metrics.values())
+
+
+def test_metrics_of_a_report_without_clocks_have_none_of_them(as_json: Written) -> None:
+    document = whole()
+    assert document.summary is not None
+    blind = replace(document.summary, lost_ns=None, gap_ratio=None, excess_ns=None, causes=())
+    metrics = chopperd.read_report(as_json(replace(document, summary=blind))).metrics()
+    assert metrics["chopperd/waterfall/exposed_comm_ms"] == 208.0
+    assert not any("lost" in name or "mhz" in name or "compute" in name for name in metrics)
+    of_file = replace(blind, basis="totals", steps=0)
+    metrics = chopperd.read_report(as_json(replace(document, summary=of_file))).metrics()
+    assert metrics["chopperd/whole_file/window_ms"] == 1412.0
+    assert all(name.startswith("chopperd/whole_file/") for name in metrics)
+
+
+def test_a_report_shows_itself_in_consoles_and_notebooks(report: Report, tmp_path: Path) -> None:
+    text = repr(report)
+    assert text.startswith(" COMMUNICATION   208 of each 1412 ms step (14.7 %)")
+    assert "CLOCK   at most 131 ms" in text
+    assert "WHERE THE STEP WENT" in text
+    html = report._repr_html_()
+    assert "<b>COMMUNICATION</b>" in html
+    assert html.count("<tr>") == html.count("</tr>") > 5
+    path = tmp_path / "report.parquet"
+    path.write_bytes(parquet_bytes(whole()))
+    assert repr(chopperd.read_report(path)) == text
+
+
+def test_simulated_figures_are_marked_and_names_escaped(as_json: Written) -> None:
+    document = whole()
+    simulated = replace(document.generated, simulated=True)
+    notes = tuple(replace(each, text="<script>") for each in document.notes)
+    report = chopperd.read_report(as_json(replace(document, generated=simulated, notes=notes)))
+    assert repr(report).startswith(" SIMULATED DATA")
+    assert "SIMULATED DATA" in report._repr_html_()
+    assert "<script>" not in report._repr_html_()
+
+
+def test_traces_are_read_as_their_report_is(tmp_path: Path) -> None:
+    traces = [written(tmp_path / f"r{rank}.json.gz", kineto(rank=rank)) for rank in (0, 1)]
+    samples = tmp_path / "samples.csv"
+    write_samples(samples, one_gpu())
+    finished = tmp_path / "report.json"
+    given = [*map(str, traces), "--samples", str(samples)]
+    assert cli.run(["report", *given, "-o", str(finished)]) == 0
+    report = chopperd.read_report(*traces, samples=samples)
+    assert len(report.steps) == 4
+    assert_frame_equal(report.steps, chopperd.read_report(finished).steps)
+    assert repr(report) == repr(chopperd.read_report(str(finished)))
+
+
+def test_samples_are_of_traces_only(as_json: Written, tmp_path: Path) -> None:
+    path = as_json(whole())
+    with pytest.raises(ConfigError, match="is no Kineto trace"):
+        chopperd.read_report(path, samples=tmp_path / "s.csv")
+    with pytest.raises(ConfigError, match="is no Kineto trace"):
+        chopperd.read_report(path, path)

@@ -5,18 +5,34 @@ Numbers that may be unknown have pandas' nullable types: whole ns stay whole, an
 
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
+from rich.console import Group, RenderableType
 
 from chopperd.errors import ConfigError, StoreError
-from chopperd.model.report import DeviceSummary, GpuLine, Note, ReportDocument, TraceSummary
-from chopperd.report.forms.columns import KEYS, Table, Value, host_table, record_table
+from chopperd.model.report import (
+    DeviceSummary,
+    GpuLine,
+    Note,
+    ReportDocument,
+    Summary,
+    TraceSummary,
+)
+from chopperd.report.forms.columns import KEYS, Kind, Table, Value, host_table, record_table
 from chopperd.report.forms.parquet import PARQUET_MAGIC, ReportTables, read_parquet, tables_of
+from chopperd.report.text.headline import headline
+from chopperd.report.text.page import Section, page_text, simulated_mark
+from chopperd.report.text.report import FirstScreen
+from chopperd.report.text.sections import waterfall
+from chopperd.report.text.trust import foreign_samples
+from chopperd.report.text.wording import known
+from chopperd.units import ms_from_ns
 
 if TYPE_CHECKING:
     import pandas
@@ -27,6 +43,11 @@ _NO_TIME: Final = -(2**63)
 _DTYPES: Final = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
 _CAUSES: Final = "dvfs_by_cause_ns_"
 _WATERFALL: Final = "waterfall_ns_"
+_PARTS: Final = "waterfall_ns"
+#: Rows of the waterfall that are of no use without the clock's.
+_CLOCKED: Final = frozenset(
+    f"waterfall/{name}" for name in ("compute_at_ref", "dvfs_loss", "compute_unsampled")
+)
 MISSING: Final = "needs pandas and pyarrow: pip install 'chopperd[analysis]'"
 
 
@@ -98,6 +119,24 @@ class Report:
     )
 
     @cached_property
+    def summary(self) -> "pandas.DataFrame":
+        """DataFrame of one line: means of a step, or those of the whole file (`basis`), in ns.
+
+        Reports one below the other compare runs. Empty without a summary.
+        """
+        summary, trace = self.document.summary, self.document.trace
+        found = record_table((summary,) if summary else (), Summary)
+        kinds, columns = dict(found.kinds), dict(found.columns)
+        del kinds[_PARTS], columns[_PARTS]
+        further: list[tuple[str, Kind, Value]] = [("job", str, trace.job), ("run", str, trace.run)]
+        if summary is not None:
+            further += [(f"{_WATERFALL}{k}", float, v) for k, v in summary.waterfall_ns.items()]
+            further += [(f"cause_ratio_{each.cause}", float, each.share) for each in summary.causes]
+        for name, kind, value in further:
+            kinds[name], columns[name] = kind, [value] * len(found)
+        return _frame(Table(kinds=kinds, columns=columns))
+
+    @cached_property
     def causes(self) -> "pandas.DataFrame":
         """DataFrame of the lost time by cause, `lost_ns`, in each row where the loss is known."""
         return _frame(_melted(self._tables.rows, _CAUSES, ("cause", "lost_ns")))
@@ -131,11 +170,104 @@ class Report:
         """DataFrame of the notes on missing and doubtful figures."""
         return _frame(record_table(self.document.notes, Note))
 
+    def metrics(self) -> dict[str, float]:
+        """Return the known figures of the summary by name, for experiment loggers.
+
+        Names begin with `chopperd/` and end in the unit; what is unknown is not there. Where the
+        trace has no complete step the figures are of the whole file: `chopperd/whole_file/`.
+        """
+        return dict(_metrics(self.document))
+
+    def __repr__(self) -> str:
+        """Return the first lines of the report, and where the time went."""
+        parts: list[RenderableType] = [FirstScreen(headline(self.document))]
+        if (table := waterfall(self.document)) is not None:
+            parts += ["", table]
+        return page_text(Group(*self._marked(parts))).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the same for notebooks: a list of the lines, and a table."""
+        lines = [(row.label, row.separator.join(row.clauses)) for row in headline(self.document)]
+        if self.document.generated.simulated:
+            lines.insert(0, ("SIMULATED DATA", "from a simulation, not from hardware"))
+        head = "".join(f"<dt><b>{escape(k)}</b></dt><dd>{escape(v)}</dd>" for k, v in lines)
+        return f"<div><dl>{head}</dl>{_html_table(waterfall(self.document))}</div>"
+
+    def _marked(self, parts: "list[RenderableType]") -> "list[RenderableType]":
+        return [simulated_mark(), *parts] if self.document.generated.simulated else parts
+
     def _rows(self, word: str) -> "pandas.DataFrame":
         rows = self._tables.rows
         at = [number for number, row in enumerate(rows.columns["row"]) if row == word]
         columns = {name: [values[k] for k in at] for name, values in rows.columns.items()}
         return _frame(Table(kinds=rows.kinds, columns=columns))
+
+
+def _metrics(document: ReportDocument) -> Iterator[tuple[str, float]]:
+    """Yield the known figures of the summary with their names; losses only of the trace's clocks.
+
+    `lost_ns` of causes is a sum over steps; their means are shares of the mean loss.
+    """
+    summary = document.summary
+    if summary is None:
+        return
+    of_file = summary.basis == "totals"
+    prefix = "chopperd/whole_file/" if of_file else "chopperd/"
+    lost_ns = None if foreign_samples(document) else summary.lost_ns
+    times_ns: dict[str, float | None] = {
+        "window" if of_file else "step": summary.step_ns,
+        **{f"waterfall/{name}": value for name, value in summary.waterfall_ns.items()},
+    }
+    ratios: dict[str, float | None] = {"coverage": summary.coverage_ratio}
+    if lost_ns is None:
+        times_ns = {name: v for name, v in times_ns.items() if name not in _CLOCKED}
+    else:
+        times_ns |= {"clock_lost": lost_ns, "excess": summary.excess_ns}
+        times_ns |= {"excess_low": summary.excess_low_ns, "excess_high": summary.excess_high_ns}
+        times_ns |= {f"lost/{each.cause}": each.share * lost_ns for each in summary.causes}
+        ratios |= {"clock_lost": summary.gap_ratio}
+        ratios |= {"clock_lost_low": summary.gap_low, "clock_lost_high": summary.gap_high}
+        yield from _known({f"{prefix}reference_mhz": summary.reference_mhz})
+        for line in summary.gpus:
+            name = f"{prefix}gpu/{line.gpu}/"
+            yield from _known({f"{name}mean_mhz": line.mean_mhz} if line.gpu is not None else {})
+    yield f"{prefix}steps", summary.steps
+    yield from _known({f"{prefix}{name}_ms": _ms(value) for name, value in times_ns.items()})
+    yield from _known({f"{prefix}{name}_ratio": value for name, value in ratios.items()})
+
+
+def _known(values: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
+    """Yield the names whose values are known, with them."""
+    yield from ((name, value) for name, value in values.items() if known(value))
+
+
+def _ms(value_ns: float | None) -> float | None:
+    return None if value_ns is None else ms_from_ns(value_ns)
+
+
+def _html_table(section: Section | None) -> str:
+    """Return a section as a table of HTML; empty without one."""
+    if section is None:
+        return ""
+    names, rows = section.known_cells()
+    head = "".join(f"<th>{escape(name)}</th>" for _, name in names)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f"<table><caption>{escape(section.title)}</caption><tr>{head}</tr>{body}</table>"
+
+
+def report_of(document: ReportDocument) -> Report:
+    """Return a document as DataFrames.
+
+    Raises:
+        ConfigError: pandas is not installed.
+    """
+    try:
+        import pandas as pd  # noqa: F401, PLC0415 - says at once that it is missing
+    except ImportError as error:
+        raise ConfigError([f"read_report {MISSING}"]) from error
+    return Report(tables_of(document))
 
 
 def read_report(path: Path) -> Report:

@@ -48,7 +48,7 @@ def clock(document: ReportDocument) -> list[str]:
     None where no GPU worked in the trace.
     """
     summary = document.summary
-    if not document.totals:
+    if not (document.totals or document.devices):
         return []
     if summary is None or not known(summary.lost_ns):
         if _reason_code(document) == "no_samples":
