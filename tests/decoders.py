@@ -81,7 +81,7 @@ def assert_alike(one: Reading, other: Reading) -> None:
 
 def assert_same_columns(one: Trace, other: Trace) -> None:
     """All columns of all tables are the same, and the texts that they number."""
-    for name in ("names", "functions", "threads", "collectives", "shapes", "span_ns"):
+    for name in ("names", "functions", "threads", "collectives", "shapes", "marks", "span_ns"):
         assert getattr(one, name) == getattr(other, name), name
     for table in TABLES:
         first, second = getattr(one, table), getattr(other, table)

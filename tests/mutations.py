@@ -10,6 +10,7 @@ EVENTS: Final[tuple[Event, ...]] = (
         "ph": "X", "cat": "kernel", "name": "k<a>(b)", "pid": 0, "tid": 7, "ts": 100.125, "dur": 5,
         "args": {
             "External id": 3, "device": 0, "stream": 7, "correlation": 9, "grid": [1, 2, 3],
+            "module_fqn": "m.0", "name": "wq", "phase": "forward",
             "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 4, "Group size": 2,
             "Process Group Ranks": "[0, 1]", "Seq": 4, "Comms Id": 17293822569102704640,
         },

@@ -11,6 +11,7 @@ from chopperd.model.trace import (
     DeviceRecords,
     DeviceSpans,
     FlowEnds,
+    GraphMark,
     HostSpans,
     PythonFrames,
     RecordKind,
@@ -40,6 +41,7 @@ class TraceBuilder:
     functions: dict[str, int] = field(default_factory=dict)
     collectives: dict[Collective, int] = field(default_factory=dict)
     shapes: dict[Shapes, int] = field(default_factory=dict)
+    marks: dict[GraphMark, int] = field(default_factory=dict)
 
     def record(
         self,
@@ -56,10 +58,12 @@ class TraceBuilder:
         external_id: int = -1,
         seq: int = -1,
         comms_id: int = -1,
+        mark: GraphMark | None = None,
     ) -> None:
         end_ns = start_ns + duration_ns
         named, told = self._name(name), self._collective(collective)
-        ids = (correlation, external_id, copied_bytes, told, seq, comms_id)
+        marked = -1 if mark is None else self.marks.setdefault(mark, len(self.marks))
+        ids = (correlation, external_id, copied_bytes, told, seq, comms_id, marked)
         self.records.append((start_ns, end_ns, device, stream, kind, named, *ids))
 
     def call(
@@ -144,12 +148,13 @@ class TraceBuilder:
             functions=tuple(self.functions),
             collectives=tuple(self.collectives),
             shapes=tuple(self.shapes),
+            marks=tuple(self.marks),
             damage=damage or Damage(),
             span_ns=(min((r[0] for r in every), default=0), max((r[1] for r in every), default=0)),
         )
 
     def _records(self) -> DeviceRecords:
-        table = _columns(sorted(self.records, key=lambda row: row[:2]), 12)
+        table = _columns(sorted(self.records, key=lambda row: row[:2]), 13)
         return DeviceRecords(
             start_ns=table[0],
             end_ns=table[1],
@@ -163,6 +168,7 @@ class TraceBuilder:
             collective=_int32(table[9]),
             seq=table[10],
             comms_id=table[11],
+            mark=_int32(table[12]),
         )
 
     def _calls(self) -> RuntimeCalls:

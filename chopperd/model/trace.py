@@ -76,6 +76,18 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GraphMark:
+    """What the program wrote on a kernel of a captured graph; None where it did not.
+
+    Source: `args` that torch 2.12's annotations of graphs add to each replayed kernel.
+    """
+
+    module: str | None = None  # path of the module ("layers.0.attention.wq")
+    name: str | None = None  # annotation; the kernel's own name is the event's
+    phase: str | None = None  # "forward", "backward", ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
     """An operator's inputs as JSON lists with one entry per input; "" where not recorded."""
 
@@ -104,6 +116,7 @@ class DeviceRecords:
     external_id: Int64s  # "External id"; -1 absent or 0
     copied_bytes: Int64s  # -1 not reported, or more than any machine has
     collective: Int32s  # index into `Trace.collectives`; -1 without such metadata
+    mark: Int32s  # index into `Trace.marks`; -1 without
     # "Seq": the collective's number in its process group (sends and receives have numbers of their
     # own); -1 absent, as before torch 2.12
     seq: Int64s
@@ -305,5 +318,6 @@ class Trace:
     functions: tuple[str, ...]  # names of Python functions, that frames index
     collectives: tuple[Collective, ...]  # what `collective` columns index
     shapes: tuple[Shapes, ...]  # what `shapes` columns index
+    marks: tuple[GraphMark, ...]  # what `mark` columns index
     damage: Damage
     span_ns: tuple[int, int]  # first start and last end over all rows; (0, 0) for an empty trace

@@ -28,9 +28,9 @@ static int arg_key(const char *text, int64_t size)
     case 3:
         return IS("Seq") ? SEQ : -1;
     case 4:
-        return IS("size") ? SIZE : -1;
+        return IS("size") ? SIZE : IS("name") ? MARK_NAME : -1;
     case 5:
-        return IS("bytes") ? BYTES : IS("dtype") ? DTYPE : -1;
+        return IS("bytes") ? BYTES : IS("dtype") ? DTYPE : IS("phase") ? MARK_PHASE : -1;
     case 6:
         return IS("device") ? DEVICE : IS("stream") ? STREAM : -1;
     case 8:
@@ -38,7 +38,11 @@ static int arg_key(const char *text, int64_t size)
     case 9:
         return IS("hsa_queue") ? HSA_QUEUE : -1;
     case 10:
-        return IS("Input Dims") ? DIMS : IS("Input type") ? TYPES : IS("Group size") ? GROUP_SIZE : -1;
+        return IS("Input Dims")   ? DIMS
+               : IS("Input type") ? TYPES
+               : IS("Group size") ? GROUP_SIZE
+               : IS("module_fqn") ? MARK_MODULE
+                                  : -1;
     case 11:
         return IS("External id")   ? EXTERNAL_ID
                : IS("correlation") ? CORRELATION

@@ -82,6 +82,15 @@ static int32_t collective_number(scan_t *scan, const event_t *event)
     return joined_number(scan, COLLECTIVES, &event->args[COLLECTIVE], RANKS - COLLECTIVE + 1, false);
 }
 
+/* The number of what the program wrote on a kernel of a captured graph. */
+static int32_t mark_number(scan_t *scan, const event_t *event)
+{
+    const token_t *mark = &event->args[MARK_MODULE];
+    if (!is_scalar(mark) && !is_scalar(mark + 1) && !is_scalar(mark + 2))
+        return ABSENT;
+    return joined_number(scan, MARKS, mark, MARK_PHASE - MARK_MODULE + 1, false);
+}
+
 /* What a device row says itself, else its process and thread, which mean the same. */
 static int64_t place_of(const event_t *event, arg_key_t arg, event_key_t key)
 {
@@ -108,7 +117,7 @@ static void take_record(scan_t *scan, const event_t *event, category_t category)
 {
     int64_t start_ns = ns_from_us(&event->keys[TS]), dur_ns = ns_from_us(&event->keys[DUR]);
     int32_t device = device_of(event), name = name_number(scan, NAMES, event);
-    int32_t collective = collective_number(scan, event);
+    int32_t collective = collective_number(scan, event), mark = mark_number(scan, event);
     record_row_t *row;
     scan->has_queues |= is_scalar(&event->args[HSA_QUEUE]);
     if (device == ABSENT || start_ns == NO_TIME) {
@@ -134,6 +143,7 @@ static void take_record(scan_t *scan, const event_t *event, category_t category)
     row->collective = collective;
     row->kind = (int32_t)category - KERNEL;
     row->place = place_number(scan, event, device);
+    row->mark = mark;
 }
 
 /* The times of a host row; false, and counted, where one is missing. */

@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 7
+#define SCANNER_VERSION 8
 #endif
 
 #define ABSENT (-1)
@@ -86,11 +86,12 @@ void pieces_close(pieces_t *pieces);
 
 typedef enum { PH, CAT, NAME, PID, TID, TS, DUR, ID, ARGS, EVENT_KEYS } event_key_t;
 
-/* Those of a collective, and of shapes, are adjacent, which rows.c needs. */
+/* Those of a collective, of shapes, and of a mark are adjacent, which rows.c needs. */
 typedef enum {
     DEVICE, STREAM, CORRELATION, EXTERNAL_ID, EXTERNAL_ID_OF_2021, SEQUENCE, FORWARD_THREAD, BYTES,
     SIZE, HSA_QUEUE, SEQ, COMMS_ID, COLLECTIVE, DTYPE, IN_ELEMENTS, OUT_ELEMENTS, GROUP,
-    GROUP_DESCRIPTION, GROUP_SIZE, RANKS, DIMS, TYPES, VALUES, ARG_KEYS
+    GROUP_DESCRIPTION, GROUP_SIZE, RANKS, DIMS, TYPES, VALUES, MARK_MODULE, MARK_NAME, MARK_PHASE,
+    ARG_KEYS
 } arg_key_t;
 
 /* Of an absent key only `kind` is set. Bits of `keys_found` and `args_found`: those that are there.
@@ -118,7 +119,7 @@ bool is_scalar(const token_t *token);
 
 typedef struct {
     int64_t start_ns, end_ns, stream, correlation, external_id, copied_bytes, seq, comms_id;
-    int32_t device, name, collective, kind, place, unused;
+    int32_t device, name, collective, kind, place, mark;
 } record_row_t;
 
 typedef struct {
@@ -159,7 +160,7 @@ typedef struct {
 } table_t;
 
 enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, FRAMES, COMMS, TABLES };
-enum { NAMES, THREADS, COLLECTIVES, SHAPES, PLACES, FUNCTIONS, CATEGORIES, TEXTS };
+enum { NAMES, THREADS, COLLECTIVES, SHAPES, PLACES, MARKS, FUNCTIONS, CATEGORIES, TEXTS };
 
 /* What scans gave since it was emptied, and where the last one stopped. Python reads it by its layout: library.py. */
 typedef struct {

@@ -28,7 +28,7 @@ from chopperd.model.arrays import Ints
 logger = logging.getLogger(__name__)
 
 #: `SCANNER_VERSION` of scanner.h: changes with what its functions do.
-_VERSION: Final = 7
+_VERSION: Final = 8
 _STEM: Final = Path(__file__).with_name("_scanner")
 
 MORE, ENDED, STUCK = range(3)
@@ -54,7 +54,7 @@ def _row(wide: str, narrow: str) -> RowType:
 TABLES: Final[Mapping[str, RowType]] = {
     "records": _row(
         "start_ns end_ns stream correlation external_id copied_bytes seq comms_id",
-        "device name collective kind place unused",
+        "device name collective kind place mark",
     ),
     "calls": _row("start_ns end_ns correlation external_id size_bytes", "thread name"),
     "spans": _row(
@@ -76,7 +76,7 @@ COLUMN_TYPES: Final[Mapping[str, type[np.signedinteger]]] = {
     if name != _UNUSED
 }
 """Type of each column; columns of one name have the same in all tables."""
-TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "function", "category")
+TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "mark", "function", "category")
 """What the scanner numbers, in its order; all but the last by the column that indexes it."""
 JOIN: Final = b"\x1f"
 """Separates the values of one text; no JSON text contains it."""

@@ -36,7 +36,7 @@ from chopperd.traces.read.duplicates import (
     without_copies,
     without_far_overruns,
 )
-from chopperd.traces.read.numbering import collectives_of, names_of, shapes_of, threads_of
+from chopperd.traces.read.numbering import collectives_of, marks_of, names_of, shapes_of, threads_of
 from chopperd.traces.read.rows import ABSENT, BEYOND, ColumnParts, TraceRows, annotation_names
 
 _EPOCH_NS: Final = 10**18
@@ -81,11 +81,13 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
         table.settle(within, offset_ns)
     names, threads = names_of(rows.names), threads_of(rows.threads)
     collectives, shapes = collectives_of(rows.collectives), shapes_of(rows.shapes)
+    marks = marks_of(rows.marks)
     numbers = {
         "name": names.column,
         "thread": threads.column,
         "collective": collectives.column,
         "shapes": shapes.column,
+        "mark": marks.column,
     }
     spans = _model_table(HostSpans, tables[2], numbers)
     spans.kind[annotation_names(names.values)[spans.name]] = SpanKind.ANNOTATION
@@ -111,6 +113,7 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
         functions=functions,
         collectives=collectives.values,
         shapes=shapes.values,
+        marks=marks.values,
         span_ns=_span_ns([records, *tables[1:]]),
         damage=Damage(
             undecodable_events=sum(doubtful[1:]) + sum(outliers[1:]),
@@ -129,13 +132,14 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
 
 
 def _without_detail(rows: TraceRows) -> int:
-    """Count the rows whose collective or shapes are beyond the limit of distinct ones."""
-    if not (rows.collectives.is_full or rows.shapes.is_full):
+    """Count the rows whose collective, shapes or mark are beyond the limit of distinct ones."""
+    if not (rows.collectives.is_full or rows.shapes.is_full or rows.marks.is_full):
         return 0
     records, spans = (
         table.whole("collective", np.int32) == BEYOND for table in (rows.records, rows.spans)
     )
     shapes = rows.spans.whole("shapes", np.int32) == BEYOND
+    records |= rows.records.whole("mark", np.int32) == BEYOND
     return int(np.count_nonzero(records) + np.count_nonzero(spans | shapes))
 
 

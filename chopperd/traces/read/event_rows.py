@@ -36,6 +36,7 @@ _COLLECTIVE: Final = (
     *("Collective name", "dtype", "In msg nelems", "Out msg nelems"),
     *("Process Group Name", "Process Group Description", "Group size", "Process Group Ranks"),
 )
+_MARK: Final = ("module_fqn", "name", "phase")
 _SHAPES: Final = ("Input Dims", "Input type", "Concrete Inputs")
 _RECORD_KINDS: Final = {
     "kernel": RecordKind.KERNEL,
@@ -122,6 +123,7 @@ class EventRows:
             copied_bytes=counts_of(_fields(args, "bytes") if is_copy else [None] * len(rows)),
             collective=self._collectives(args),
             place=self._places(rows, args, device),
+            mark=self._marks(args),
             seq=_not_negative(_fields(args, "Seq")),
             comms_id=exact_ids(_fields(args, "Comms Id")),
         )
@@ -229,6 +231,14 @@ class EventRows:
                 key = tuple(scalars([one.get(field) for field in _COLLECTIVE]))
                 if key[0] is not None:
                     column[row] = self._rows.collectives[key]
+        return column
+
+    def _marks(self, args: Sequence[Event]) -> Int32s:
+        column = np.full(len(args), ABSENT, np.int32)
+        for row, one in enumerate(args):
+            key = tuple(scalars([one.get(field) for field in _MARK]))
+            if any(part is not None for part in key):
+                column[row] = self._rows.marks[key]
         return column
 
     def _places(self, rows: Sequence[Event], args: Sequence[Event], device: Int32s) -> Int32s:

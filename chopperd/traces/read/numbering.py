@@ -1,4 +1,4 @@
-"""Order the values that columns number: names, threads, collectives, shapes.
+"""Order the values that columns number: names, threads, collectives, shapes, marks.
 
 A file may have a different one in each row: work is done for all of them at once.
 """
@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from chopperd.model.arrays import Int32s, Int64s
-from chopperd.model.trace import Collective, Shapes
+from chopperd.model.trace import Collective, GraphMark, Shapes
 from chopperd.traces.read.json_text import Scalar, values_of
-from chopperd.traces.read.rows import ABSENT, CollectiveKey, ShapesKey, integer
+from chopperd.traces.read.rows import ABSENT, CollectiveKey, MarkKey, ShapesKey, integer
 
 _EMPTY: Final = b"null"
 _BYTES_AT_ONCE: Final = 1 << 9
@@ -114,6 +114,14 @@ def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
         columns.append([plain[text] for text in column])
     return _by_parts(
         columns, lambda dims, types, values: Shapes(dims=dims, types=types, values=values)
+    )
+
+
+def marks_of(marks: Iterable[MarkKey]) -> Numbering[GraphMark]:
+    """Number the marks on kernels of graphs, sorted by their fields."""
+    columns = [_plainly(column, _text) for column in _columns(marks, 3)]
+    return _by_parts(
+        columns, lambda module, name, phase: GraphMark(module=module, name=name, phase=phase)
     )
 
 

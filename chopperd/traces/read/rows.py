@@ -32,6 +32,8 @@ CollectiveKey: TypeAlias = tuple[Scalar, ...]
 """Name, dtype, elements in and out, group, its description, its size, its ranks: as in `args`."""
 ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
 """JSON texts of dims, types and values."""
+MarkKey: TypeAlias = tuple[Scalar, ...]
+"""Module, name and phase: as in `args`."""
 
 _ANNOTATION_PREFIXES: Final = ("ProfilerStep#", "Iteration<", "Optimizer.")
 _ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
@@ -41,8 +43,8 @@ class TraceRows:
     """The rows of a trace as they are read, unsorted, on the file's own time axis.
 
     Attributes:
-        names, functions, threads, collectives, shapes: What columns number; of the last two at
-            most `MOST_DETAILS` each. `functions` are names of Python functions.
+        names, functions, threads, collectives, shapes, marks: What columns number; of the last
+            three at most `MOST_DETAILS` each. `functions` are names of Python functions.
         places: The processes of records whose process is not their device.
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or impossible.
@@ -59,6 +61,7 @@ class TraceRows:
         self.threads: Interner[tuple[Scalar, Scalar]] = Interner()
         self.collectives: Interner[CollectiveKey] = Interner(MOST_DETAILS)
         self.shapes: Interner[ShapesKey] = Interner(MOST_DETAILS)
+        self.marks: Interner[MarkKey] = Interner(MOST_DETAILS)
         self.places: Interner[Scalar] = Interner()
         self.counts: Counter[str] = Counter()
         self.undecodable = 0
@@ -261,6 +264,7 @@ class ScannedRows:
             "thread": _Numbers(rows.threads, _threads).of,
             "collective": _Numbers(rows.collectives, _joined).of,
             "shapes": _Numbers(rows.shapes, _shapes).of,
+            "mark": _Numbers(rows.marks, _joined).of,
             "place": _Numbers(rows.places, scalars_of).of,
         }
 

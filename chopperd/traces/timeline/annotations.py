@@ -1,10 +1,12 @@
 """Find the program's own annotation that each moment of a thread works for.
 
-An annotation is what the program put around its work (`torch.profiler.record_function`). Steps and
-layers that are annotated are no annotations here: they are steps and layers.
+An annotation is what the program put around its work (`torch.profiler.record_function`), or on a
+kernel of a graph that it captured. Steps and layers that are annotated are no annotations here:
+they are steps and layers.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -25,6 +27,13 @@ COLLECTIVE_MARK: Final = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):")
 #: and backward so.
 _BACKWARD: Final = "b_"
 _FORWARD: Final = "f_"
+
+#: Phases as programs mark kernels of graphs with them.
+_PHASES: Final = {
+    **{"forward": Phase.FORWARD, "fwd": Phase.FORWARD},
+    **{"backward": Phase.BACKWARD, "bwd": Phase.BACKWARD},
+    "optimizer": Phase.OPTIMIZER,
+}
 
 
 def annotations(
@@ -59,6 +68,36 @@ def annotations(
         inherited[backward[of_forward]] = True
     collective = Nesting(spans, np.flatnonzero(given & by_torch)).innermost(moments)
     return _numbered(trace, np.where(found < 0, collective, found), inherited)
+
+
+def marked_in_graphs(
+    trace: Trace, texts: Sequence[str | None], names: tuple[str, ...], column: Int32s
+) -> tuple[tuple[str, ...], Int32s]:
+    """Return names, and each record's index into them, replaced by what marks in graphs say.
+
+    What was around the launch of a graph says little about its kernels.
+
+    Args:
+        trace: The trace.
+        texts: What each of `Trace.marks` says; None for nothing.
+        names: Names so far.
+        column: (records,) int32, index into `names`; -1 unknown.
+    """
+    if not any(texts):
+        return names, column
+    number = {name: index for index, name in enumerate(names)}
+    said = [number.setdefault(bounded(text), len(number)) if text else -1 for text in texts]
+    of_record = np.array([*said, -1], np.int32)[trace.records.mark]
+    return tuple(number), np.where(of_record < 0, column, of_record)
+
+
+def phases_in_graphs(trace: Trace, phase: Int8s) -> Int8s:
+    """Return the `Phase` of each record, replaced by what marks in graphs say: (records,) int8."""
+    if not trace.marks:
+        return phase
+    said = [_PHASES.get((mark.phase or "").lower(), Phase.UNKNOWN) for mark in trace.marks]
+    of_record = np.array([*said, Phase.UNKNOWN], np.int8)[trace.records.mark]
+    return np.where(of_record < 0, phase, of_record)
 
 
 def _numbered(trace: Trace, span: Int64s, inherited: Bools) -> tuple[tuple[str, ...], Int32s]:

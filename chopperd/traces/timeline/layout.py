@@ -16,7 +16,7 @@ from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Marker, Step, 
 from chopperd.model.trace import Collective, RecordKind, Trace
 from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_classes
 from chopperd.traces.kernels.names import bounded, family, framework, names_matching, used_names
-from chopperd.traces.timeline.annotations import annotations
+from chopperd.traces.timeline.annotations import annotations, marked_in_graphs, phases_in_graphs
 from chopperd.traces.timeline.collectives import collectives_of, generic_collectives
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS, host_activity, host_work
 from chopperd.traces.timeline.layers import layers
@@ -81,10 +81,14 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     attribution = attribute(trace, links.call)
     phase = phases(trace, attribution.launched, host_steps)
     layer_names, layer = layers(trace, attribution.launched, phase)
+    modules = [mark.module for mark in trace.marks]
+    layer_names, layer = marked_in_graphs(trace, modules, layer_names, layer)
     step_marks = names_matching(trace.names, STEP_MARKER)
     if marked.marker is not None:
         step_marks |= names_matching(trace.names, marked.marker)
     annotation_names, annotation = annotations(trace, attribution.launched, phase, step_marks)
+    marks = [mark.name for mark in trace.marks]
+    annotation_names, annotation = marked_in_graphs(trace, marks, annotation_names, annotation)
     operations, operation = operation_names(trace, attribution)
     by_name, by_site = record_classes(trace.records, trace.names, options.class_rules)
     kernel_class = with_operation_classes(trace, attribution, by_name, by_site)
@@ -103,7 +107,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         "operation": operation,
         "layer": layer,
         "annotation": annotation,
-        "phase": phase,
+        "phase": phases_in_graphs(trace, phase),
         "flops": flops,
         "matrix_dtype": matrix_dtype,
     }

@@ -2,6 +2,7 @@
 
 import pytest
 
+from chopperd.model.trace import GraphMark
 from chopperd.traces.read import rows
 from chopperd.traces.read.rows import BEYOND, Interner
 from tests.decoders import Reading, assert_same_columns, reading
@@ -62,6 +63,40 @@ def test_shapes_beyond_the_limit_are_absent_and_counted() -> None:
     ]
     assert told == ["[[1,2],[2,2]]", "[[2,2],[2,2]]", "[[3,2],[2,2]]", None, "[[3,2],[2,2]]", None]
     assert tables.damage.rows_without_detail == 2
+
+
+def test_marks_in_graphs_are_read_and_those_beyond_the_limit_are_absent_and_counted() -> None:
+    """Modules 0 and 1 and a name alone are kept; modules 2 and 3 are not. Other kinds are none."""
+    marks = [
+        '"module_fqn":"m.0","name":"wq","phase":"forward"',
+        '"name":"all_gather","phase":null,"module_fqn":[1]',
+        '"phase":{},"name":["x"]',
+        '"module_fqn":"m.1","phase":7',
+        '"module_fqn":"m.2"',
+        '"module_fqn":"m.0","name":"wq","phase":"forward"',
+        '"module_fqn":"m.3"',
+        '"graph node id":3',
+    ]
+    events = [
+        f'{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":{10 * at},"dur":5,'
+        f'"args":{{"device":0,{mark}}}}}'
+        for at, mark in enumerate(marks)
+    ]
+    tables = read_alike(events).tables
+    first = GraphMark(module="m.0", name="wq", phase="forward")
+    told = [tables.marks[at] if at >= 0 else None for at in tables.records.mark.tolist()]
+    assert told == [
+        first,
+        GraphMark(name="all_gather"),
+        None,
+        GraphMark(module="m.1", phase="7"),
+        None,
+        first,
+        None,
+        None,
+    ]
+    assert tables.damage.rows_without_detail == 2
+    assert {tables.names[at] for at in tables.records.name.tolist()} == {"k"}
 
 
 def test_just_as_many_as_are_told_apart_lose_nothing() -> None:

@@ -3,9 +3,10 @@
 import numpy as np
 
 from chopperd.model.timeline import Phase
-from chopperd.model.trace import SpanKind
+from chopperd.model.trace import GraphMark, SpanKind
 from chopperd.traces.kernels.names import names_matching
 from chopperd.traces.timeline.annotations import annotations
+from chopperd.traces.timeline.layout import lay_out
 from chopperd.traces.timeline.nesting import Moments
 from chopperd.traces.timeline.steps import STEP_MARKER
 from tests.trace_building import MAIN, Thread, TraceBuilder
@@ -104,3 +105,27 @@ def test_without_annotations_nothing_is_known() -> None:
     made.span("aten::mm", 0, 5, kind=SpanKind.OP)
     assert at(made, 2) == [None]
     assert at(made, 2, phase=Phase.BACKWARD) == [None]
+
+
+def test_marks_on_kernels_of_a_graph_replace_what_is_around_its_launch() -> None:
+    """A graph of three kernels, launched in Layer3 under `replay`; the last one has no mark."""
+    made = TraceBuilder()
+    made.span("Layer3", 0, 50)
+    made.span("replay", 0, 50)
+    made.call("cudaGraphLaunch", 10, correlation=1)
+    marks = [
+        GraphMark(module="layers.0.wq", name="wq of 0", phase="Backward"),
+        GraphMark(name="no module"),
+        None,
+    ]
+    for at, mark in enumerate(marks):
+        made.record(f"k{at}", 100 + 10 * at, 5, correlation=1, mark=mark)
+    timeline = lay_out(made.build())
+    (device,) = timeline.devices
+    assert [timeline.layers[at] for at in device.layer] == ["layers.0.wq", "Layer3", "Layer3"]
+    assert [timeline.annotations[at] for at in device.annotation] == [
+        "wq of 0",
+        "no module",
+        "replay",
+    ]
+    assert device.phase.tolist() == [Phase.BACKWARD, Phase.UNKNOWN, Phase.UNKNOWN]
