@@ -29,6 +29,7 @@ _LARGE_OF_FILE: Final = 0.1
 _NEXT_RATIO: Final = 0.01
 _NEXT: Final = 3
 _NO_COMPUTE: Final = frozenset({"comm", "memcpy", "memset"})
+_OTHER: Final = "other"  # the class of kernels that no pattern knows: says nothing
 _COMPUTE: Final = ("compute_at_ref", "dvfs_loss", "compute_unsampled")
 
 
@@ -64,10 +65,10 @@ def _answer(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tup
     if summary is None or not summary.step_ns:
         return _of_host(document)
     found = costs(document, summary)
-    least = _LARGE_OF_FILE if summary.basis == "totals" else _LARGE
-    largest = next((c for c in found if c.named or c.time_ns >= least * summary.step_ns), None)
+    least_ns = _least_ratio(summary) * summary.step_ns
+    largest = next((c for c in found if c.named or c.time_ns >= least_ns), None)
     if largest is None:
-        first = _nothing_large(document, summary)
+        first = _unknown_time(summary) or _nothing_large(document, summary)
     else:
         ratio = largest.time_ns / summary.step_ns
         amount = largest.of_all or f"{short_milliseconds(largest.time_ns)} {of_step(summary)}"
@@ -82,9 +83,26 @@ def _answer(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tup
         )
     return (
         first,
-        _then(document, summary, [c for c in found if c is not largest]),
-        _do(document, largest),
+        _then(document, summary, [c for c in found if c is not largest], first),
+        _do(document, summary, largest),
     )
+
+
+def _least_ratio(summary: Summary) -> float:
+    return _LARGE_OF_FILE if summary.basis == "totals" else _LARGE
+
+
+def _unknown_time(summary: Summary) -> HeadlineRow | None:
+    """Return the first line where only time that nobody can act on yet is large; else None."""
+    step_ns = summary.step_ns or 1.0
+    key = max(UNKNOWN_ROWS, key=lambda row: summary.waterfall_ns.get(row) or 0.0)
+    time_ns = summary.waterfall_ns.get(key) or 0.0
+    if time_ns < _least_ratio(summary) * step_ns:
+        return None
+    amount = f"{short_milliseconds(time_ns)} {of_step(summary)} ({percent(time_ns / step_ns)} %)"
+    style = "bold yellow"
+    clauses = (amount, UNKNOWN_ROWS[key])
+    return HeadlineRow(label="TIME UNEXPLAINED", clauses=clauses, separator=", ", style=style)
 
 
 def _nothing_large(document: ReportDocument, summary: Summary) -> HeadlineRow:
@@ -106,18 +124,21 @@ def _largest_class(document: ReportDocument) -> str:
     for each in (each for row in rows for each in row.classes if each.class_ not in _NO_COMPUTE):
         sums[each.class_] = sums.get(each.class_, 0) + each.total_ns
     all_ns = sum(sums.values())
-    if not all_ns:
+    if not all_ns or max(sums, key=lambda name: sums[name]) == _OTHER:
         return ""
     largest = max(sums, key=lambda name: sums[name])
     return f"{percent(sums[largest] / all_ns, 0)} % of it in {words(largest)} kernels"
 
 
-def _then(document: ReportDocument, summary: Summary, further: list[Cost]) -> tuple[str, ...]:
+def _then(
+    document: ReportDocument, summary: Summary, further: list[Cost], first: HeadlineRow
+) -> tuple[str, ...]:
     step_ns = summary.step_ns or 1.0
     others = [
         f"{name} {short_milliseconds(time_ns)} ms"
         for key, name in UNKNOWN_ROWS.items()
-        if (time_ns := summary.waterfall_ns.get(key) or 0.0) >= _NEXT_RATIO * step_ns
+        if name not in first.clauses
+        and (time_ns := summary.waterfall_ns.get(key) or 0.0) >= _NEXT_RATIO * step_ns
     ]
     next_ones = [c.brief for c in further if c.named or c.time_ns >= _NEXT_RATIO * step_ns]
     said_of_gpus = _no_gpu_stands_out(document, summary)
@@ -135,9 +156,11 @@ def _no_gpu_stands_out(document: ReportDocument, summary: Summary) -> str:
     return f"no GPU stands out among {len(compared)}"
 
 
-def _do(document: ReportDocument, largest: Cost | None) -> tuple[str, ...]:
+def _do(document: ReportDocument, summary: Summary, largest: Cost | None) -> tuple[str, ...]:
     if not document.findings and largest is not None and largest.named:
         return ("look at it: chopperd devices gives its limits, power and temperatures",)
+    if not document.findings and largest is None and _unknown_time(summary) is not None:
+        return ("see the NOTES below for what the file lacks",)
     if not document.findings:
         by = "family" if largest is None else "operation"
         of = "the kernels themselves are what is left" if largest is None else "find what it is"

@@ -105,6 +105,16 @@ def test_where_nothing_is_large_the_largest_class_is_named() -> None:
     assert first(with_summary(file, basis="totals", steps=0)).startswith("NOTHING LARGE")
 
 
+def test_time_that_nobody_can_act_on_yet_is_not_called_nothing() -> None:
+    document = waiting(idle_other=400.0, idle_data=20.0)
+    assert first(document) == (
+        "TIME UNEXPLAINED: 400 of each 1000 ms step (40.0 %), idle with no next launch known"
+    )
+    assert line(document, "THEN") == "waiting for data 20.0 ms"
+    assert first(waiting(unknown=60.0)).endswith("(6.0 %), unknown (launches without record)")
+    assert first(waiting(unknown=600.0, idle_data=100.0)).startswith("WAITING FOR DATA: 100")
+
+
 def test_a_larger_share_has_a_stronger_colour() -> None:
     styles = [headline(waiting(idle_data=ms))[0].style for ms in (49.0, 50.0, 199.0, 200.0)]
     assert styles == ["bold green", "bold yellow", "bold yellow", "bold red"]
