@@ -7,7 +7,7 @@ from typing import Final
 
 from chopperd.model.answers import Held
 from chopperd.model.report import ReportDocument
-from chopperd.model.report_rows import Row
+from chopperd.model.report_rows import OTHER_PARTS, Row
 from chopperd.report.build.summary import is_complete
 from chopperd.report.text.page import Section, table
 from chopperd.report.text.wording import (
@@ -24,6 +24,7 @@ LATENCY: Final = "(launch latency)"
 DEVICE_WAITS: Final = "(device waits)"
 THE_COLLECTIVE: Final = "(the collective)"
 _NO_SPANS: Final = "(no host spans)"
+_NOTHING_OPEN: Final = "(nothing open) "
 #: A row of the waterfall, or a holder, with a smaller share of the step is not worth a line.
 _LEAST_RATIO: Final = 0.01
 _NAMED: Final = 3
@@ -113,18 +114,19 @@ def who(found: Holders, those: Sequence[Held]) -> str:
             (name, time_ns)
             for key in (_whole, _own_name, _region)
             for name, time_ns in found.sums(named, key)[:1]
-            if time_ns >= all_ns / 2
+            if time_ns >= all_ns / 2 and name != OTHER_PARTS
         ),
         None,
     )
     names = [
         f"{said(name)} ({short_milliseconds(time_ns)})"
-        for name, time_ns in found.sums(named, _own_name)[: _NAMED + 1]
-        if time_ns >= _LEAST_RATIO * found.step_ns and (half is None or name != half[0])
+        for name, time_ns in found.sums(named, _own_name)[: _NAMED + 2]
+        if time_ns >= _LEAST_RATIO * found.step_ns and name not in {half and half[0], OTHER_PARTS}
     ][:_NAMED]
     if half is None:
         return f"spread: {', '.join(names)}" if names else ""
-    share = f"{percent(half[1] / all_ns, 0)} % of it in {said(half[0])}"
+    where = said(half[0]) if half[0].startswith(_NOTHING_OPEN) else f"in {said(half[0])}"
+    share = f"{percent(half[1] / all_ns, 0)} % of it {where}"
     return f"{share}; longest: {', '.join(names)}" if names else share
 
 
@@ -142,6 +144,8 @@ def _region(each: Held) -> str | None:
 
 def said(name: str) -> str:
     """Return the name of a holder as a sentence has it."""
+    if name.startswith(_NOTHING_OPEN):
+        return f"{said(name.removeprefix(_NOTHING_OPEN))} (no operator open)"
     return shorten(brief_name(name), _NAME_WIDTH)
 
 

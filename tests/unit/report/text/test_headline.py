@@ -173,6 +173,17 @@ def test_where_none_holds_half_the_row_is_spread() -> None:
     )
 
 
+def test_what_is_between_operators_and_the_rest_of_many_are_told_as_such() -> None:
+    document = held_by(
+        held("idle_launch_prep", "(nothing open) before aten::mm", 120, kind="none"),
+        held("idle_launch_prep", "(other)", 80),
+        idle_launch_prep=200.0,
+    )
+    assert first(document).endswith(" (20.0 %), 60 % of it before aten::mm (no operator open)")
+    rest = held_by(held("idle_sync", "(other)", 200), idle_sync=200.0)
+    assert first(rest) == "SYNCHRONISING: 200 of each 1000 ms step (20.0 %)"
+
+
 def test_a_file_without_host_spans_names_nobody() -> None:
     document = held_by(
         held("idle_launch_prep", "(no host spans)", 200, kind="none"), idle_launch_prep=200.0
