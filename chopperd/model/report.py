@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
 
-from chopperd.model.answers import Finding, RanksSummary, TracedDrop
+from chopperd.model.answers import Finding, Held, RanksSummary, TracedDrop
 from chopperd.model.report_rows import Row
 from chopperd.model.trace import MOST_DETAILS
 
@@ -239,6 +239,7 @@ class Summary:
         causes: Shares of the loss, largest first.
         gpus: One line for each GPU.
         waterfall_ns: Mean waterfall.
+        held: Holders of the same rows, in sum over the steps; empty where they are unknown.
     """
 
     basis: str
@@ -259,6 +260,7 @@ class Summary:
     waterfall_ns: Mapping[str, float]
     excess_low_ns: float | None = None
     excess_high_ns: float | None = None
+    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,17 +86,12 @@ class Holders:
 
 
 def holders(document: ReportDocument) -> Holders | None:
-    """Return the holders behind the summary; None where the report has none.
-
-    Those of other steps, where only some steps are shown, would not add up to the summary.
-    """
-    rows, summary = used_rows(document), document.summary
-    if summary is None or not rows or not any(row.held for row in rows):
+    """Return the holders behind the summary; None where the report has none."""
+    summary = document.summary
+    if summary is None or not summary.held:
         return None
-    if summary.basis != "totals" and len(rows) != summary.steps:
-        return None
-    held = tuple(each for row in rows for each in row.held)
-    return Holders(held=held, count=len(rows), step_ns=summary.step_ns or 0.0)
+    count = summary.steps or len(used_rows(document))
+    return Holders(held=summary.held, count=max(count, 1), step_ns=summary.step_ns or 0.0)
 
 
 def who(found: Holders, those: Sequence[Held]) -> str:
