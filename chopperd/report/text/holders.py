@@ -157,15 +157,7 @@ def who_held_it(document: ReportDocument) -> Section | None:
                 rows.append(_line(found, words, name, [e for e in those if e.name == name]))
     if not rows:
         return None
-    columns = (
-        "<while",
-        "~<held by",
-        "ms",
-        "% of step",
-        "-?~<whole",
-        "-??~<region",
-        "-?late host ms",
-    )
+    columns = ("<while", "~<held by", "ms", "%", "-?~<whole", "-??~<region", "-?late host ms")
     is_file = document.summary is not None and document.summary.basis == "totals"
     of = "whole file" if is_file else "a step"
     title = f"WHO HELD IT  critical device, {of}, at least 1 % of it"
@@ -187,5 +179,7 @@ def _line(found: Holders, words: str, name: str, those: Sequence[Held]) -> tuple
 
 
 def _most(found: Holders, those: Sequence[Held], key: Callable[[Held], str | None]) -> str:
-    sums = found.sums(those, key)
-    return brief_name(sums[0][0]) if sums else UNKNOWN
+    """Return what holds at least half of these by another key; nothing where that is the name."""
+    half_ns = found.mean_ns(those, lambda each: each.time_ns) / 2
+    largest = [name for name, time_ns in found.sums(those, key)[:1] if time_ns >= half_ns]
+    return brief_name(largest[0]) if largest and largest[0] != those[0].name else UNKNOWN

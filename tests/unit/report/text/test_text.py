@@ -188,7 +188,7 @@ def test_holders_are_listed_by_row_the_largest_first_from_1_percent_on() -> None
     lines = [line.split("  ") for line in section(text, "WHO HELD IT")]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert cells == [
-        ["while", "held by", "ms", "% of step", "whole", "region"],
+        ["while", "held by", "ms", "%", "whole", "region"],
         ["launch", "(device waits)", "60.0", "4.2", "loader", "## forward ##"],
         ["launch", "aten::mm", "30.0", "2.1", "loader", "## forward ##"],
         ["data", "aten::stack", "30.0", "2.1", "loader", "## forward ##"],
