@@ -13,7 +13,7 @@ MIN_PEERS: Final = 4
 #: wander adds as squares.
 NAMED_RATIO: Final = 0.015
 #: And from so many median absolute deviations of its peers on.
-_NAMED_DEVIATIONS: Final = 3.0
+NAMED_DEVIATIONS: Final = 3.0
 #: Peers that are further apart than this are two groups.
 _GROUPS_APART_RATIO: Final = 0.05
 #: A group is at least so many: a single GPU is an outlier.
@@ -97,9 +97,7 @@ def peers_of(mean_mhz: Float64s, half_mhz: Float64s, wander: float = 0.0) -> Pee
         reference_mhz=reference_mhz,
         error_mhz=float(error_mhz / np.sqrt(len(upper))),
         disagree=len(upper) < len(known),
-        margin_ratio=max(
-            float(np.hypot(NAMED_RATIO, wander)), _NAMED_DEVIATIONS * float(deviation)
-        ),
+        margin_ratio=max(float(np.hypot(NAMED_RATIO, wander)), NAMED_DEVIATIONS * float(deviation)),
     )
 
 

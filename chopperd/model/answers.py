@@ -45,11 +45,12 @@ class RankLine:
     Times are means per step. `late_ns` is how much longer than the median rank it worked by itself
     between collectives: the cause of others' waits. `verdict`: "straggler" where it was late by
     more than 1 % of the step in more than half of the steps, "pauses" in fewer (`late_steps` of
-    `steps`, `pause_ns` in sum over them), "even" otherwise; None where too little was matched.
-    `cause` is the row of the waterfall, or "dvfs_loss", that exceeds the median rank's most, by
-    `cause_ns`; None without a verdict of being late. `wait_ns` is exposed communication spent
-    waiting for others, `transfer_ns` the rest; `wait_caused_ns` is what the others waited for this
-    rank, the last to come, in sum.
+    `steps`, `pause_ns` in sum over them), "even" otherwise, also where it is late by its clock and
+    no more than clocks of equal GPUs differ; None with fewer than three steps. `cause` is the row
+    of the waterfall, or "dvfs_loss", that exceeds the median rank's most, by `cause_ns`, in the
+    median of the steps in which it is late; None without a verdict of being late. `wait_ns` is
+    exposed communication spent waiting for others, `transfer_ns` the rest; `wait_caused_ns` is what
+    the others waited for this rank, the last to come, in sum.
     """
 
     rank: int | None

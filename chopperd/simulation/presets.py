@@ -5,7 +5,7 @@ not measurements.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
@@ -209,12 +209,18 @@ class JobModel:
         runtime: Runtime whose kernel and call names the traces show.
         layer_count: Transformer layers, one FSDP unit each.
         work_scale: Factor on all kernel times.
+        slow_rank: The rank whose host is slow; None for none.
+        slow_loader_ns, slow_host_ns: How much longer it waits for its data loader in each step, and
+            how long it does something else before it launches.
     """
 
     framework: DataParallel
     runtime: Runtime
     layer_count: int = 12
     work_scale: float = 1.0
+    slow_rank: int | None = None
+    slow_loader_ns: float = 0.0
+    slow_host_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +300,8 @@ MI300X: Final = GpuModel(
     ),
 )
 
+_SMALL: Final = JobModel(framework="fsdp2", runtime="cuda", layer_count=4)
+
 PRESETS: Final[Mapping[str, NodePreset]] = {
     "fsdp2-h100": NodePreset(
         gpu=H100, job=JobModel(framework="fsdp2", runtime="cuda", work_scale=1.15)
@@ -303,6 +311,15 @@ PRESETS: Final[Mapping[str, NodePreset]] = {
     ),
     "fsdp2-mi300x": NodePreset(
         gpu=MI300X, job=JobModel(framework="fsdp2", runtime="rocm", work_scale=0.95)
+    ),
+    "even": NodePreset(gpu=H100, badly_cooled=None, job=_SMALL),
+    # One rank that takes 5 % of a step longer than the others: by heat, its loader, or its host.
+    "slow-heat": NodePreset(gpu=H100, fault_resistance=1.68, job=_SMALL),
+    "slow-data": NodePreset(
+        gpu=H100, badly_cooled=None, job=replace(_SMALL, slow_rank=5, slow_loader_ns=9e6)
+    ),
+    "slow-launch": NodePreset(
+        gpu=H100, badly_cooled=None, job=replace(_SMALL, slow_rank=5, slow_host_ns=9e6)
     ),
     "idle": NodePreset(gpu=H100),
 }

@@ -35,6 +35,7 @@ class StepDraws:
 
     Attributes:
         loader_ns: Time of the data loader.
+        pause_ns: Time of something else that the host does after it.
         host_scale: Factor on host times.
         activity: (blocks, gpus) factor on activity.
         transfer: (blocks,) factor on collective transfers.
@@ -43,6 +44,7 @@ class StepDraws:
     """
 
     loader_ns: Float64s
+    pause_ns: Float64s
     host_scale: Float64s
     activity: Float64s
     transfer: Float64s
@@ -121,9 +123,13 @@ def draw_step(program: Program, gpu_count: int, seed: int, step: int) -> StepDra
     if stalling:
         stalls = rng.random(gpu_count) < _STALL_PROBABILITY
         chosen = np.where(stalls, rng.choice(stalling, gpu_count), -1)
+    loader_ns = rng.uniform(0.6e6, 1.6e6, gpu_count)
+    host_scale = rng.normal(1.0, 0.03, gpu_count).clip(0.9, 1.1)
+    slow = host_scale * (np.arange(gpu_count) == program.job.slow_rank)
     return StepDraws(
-        loader_ns=rng.uniform(0.6e6, 1.6e6, gpu_count),
-        host_scale=rng.normal(1.0, 0.03, gpu_count).clip(0.9, 1.1),
+        loader_ns=loader_ns + slow * program.job.slow_loader_ns,
+        pause_ns=slow * program.job.slow_host_ns,
+        host_scale=host_scale,
         activity=rng.normal(1.0, 0.012, (len(program.blocks), gpu_count)).clip(0.94, 1.06),
         transfer=rng.gamma(40.0, 1 / 40.0, len(program.blocks)).clip(0.7, 1.6),
         stall_block=chosen.astype(np.int64),
@@ -161,7 +167,7 @@ class StepPlay:
         free: Floats = (free_ns - self.base_ns).astype(float).tolist()
         self._begin = [each + SYNC_NS for each in free]
         self._free = dict.fromkeys(Stream, free)
-        self._host: Floats = (self._begin + draws.loader_ns).tolist()
+        self._host: Floats = (self._begin + draws.loader_ns + draws.pause_ns).tolist()
         self._host_scale: Floats = draws.host_scale.tolist()
         self._target: list[Floats] = targets.block_mhz.tolist()
         self._ceiling: Floats = targets.ceiling_mhz.tolist()

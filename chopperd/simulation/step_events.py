@@ -11,6 +11,7 @@ from chopperd.simulation.job import RankStep
 from chopperd.simulation.program import Block, Kernel, Program, Stream, Thread
 from chopperd.simulation.template import (
     Argument,
+    Count,
     Id,
     Moment,
     RankProcess,
@@ -155,7 +156,7 @@ class StepEvents:
             "record_param_comms",
             span,
             block.thread,
-            extra=_collective_arguments(kernel, collective),
+            extra=_collective_arguments(kernel, collective) | {"Seq": self._seq(index)},
         )
         self.annotate(annotation, launch(index, -14_000), launch(index, 14_000), block.thread)
         return external
@@ -198,10 +199,15 @@ class StepEvents:
             arguments |= _dimensions(kernel, self.process)
         if block.collective:
             collective, _ = _COLLECTIVES[kernel.recipe.op]
-            arguments |= _collective_arguments(kernel, collective)
+            arguments |= _collective_arguments(kernel, collective) | {"Seq": self._seq(index)}
         category = "gpu_memcpy" if is_copy else "kernel"
         self.builder.complete(category, kernel.name, row, span, arguments)
         self.builder.flow("f", row, span[0], correlation)
+
+    def _seq(self, kernel: int) -> Count:
+        """Return a collective's number in its process group, as torch 2.12 and later write it."""
+        every = [self.program.blocks[each.block].collective for each in self.program.kernels]
+        return Count(sum(every[:kernel]), per_step=sum(every))
 
     def on_device(
         self, name: str, stream: Stream, external: Id, kernels: tuple[int, int], *, numbered: bool

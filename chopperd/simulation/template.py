@@ -29,7 +29,14 @@ class Id(NamedTuple):
     number: int
 
 
-Argument: TypeAlias = int | float | str | Id | list[int]
+class Count(NamedTuple):
+    """A number that counts on over steps: this far above the first of the step, of so many."""
+
+    number: int
+    per_step: int
+
+
+Argument: TypeAlias = int | float | str | Id | Count | list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,7 @@ class StepTemplate:
         holes: Which number goes into each hole: an index into the pool that `fill` makes.
         begin_source, begin_offset_ns, end_source, end_offset_ns: (events,) `Moment` fields.
         id_count: Number of ids that a step uses.
+        counted: Number of `Count` that a step counts on by.
     """
 
     text: str
@@ -58,6 +66,7 @@ class StepTemplate:
     end_source: Int64s
     end_offset_ns: Int64s
     id_count: int
+    counted: int = 0
 
     def fill(self, times_ns: Int64s, *, base_ns: int, first_id: int, step: int) -> str:
         """Render the events of one step, with times since `base_ns`, joined by commas."""
@@ -71,6 +80,7 @@ class StepTemplate:
                 length % NS_PER_US,
                 [step],
                 first_id + np.arange(self.id_count),
+                step * self.counted + np.arange(self.counted),
             )
         )
         return self.text % tuple(pool[self.holes].tolist())
@@ -84,6 +94,7 @@ class TemplateBuilder:
     events: list[tuple[Moment, Moment]] = field(default_factory=list)
     holes: list[tuple[int, int]] = field(default_factory=list)
     id_count: int = 0
+    counted: int = 0
 
     def new_id(self) -> Id:
         """Return an id that no other event has."""
@@ -132,7 +143,8 @@ class TemplateBuilder:
     def build(self) -> StepTemplate:
         """Build the template of all events added."""
         count = len(self.events)
-        starts = np.array([0, count, 2 * count, 3 * count, 4 * count, 4 * count + 1])
+        numbers = [0, count, 2 * count, 3 * count, 4 * count, 4 * count + 1]
+        starts = np.array([*numbers, 4 * count + 1 + self.id_count])
         holes = np.array(self.holes, np.int64).reshape(-1, 2)
         moments = np.array(self.events, np.int64).reshape(-1, 2, 2)
         return StepTemplate(
@@ -143,11 +155,16 @@ class TemplateBuilder:
             end_source=moments[:, 1, 0],
             end_offset_ns=moments[:, 1, 1],
             id_count=self.id_count,
+            counted=self.counted,
         )
 
     def _argument(self, value: Argument) -> str:
         if isinstance(value, Id):
             self.holes.append((5, value.number))
+            return "%d"
+        if isinstance(value, Count):
+            self.counted = value.per_step
+            self.holes.append((6, value.number))
             return "%d"
         return _json(value)
 

@@ -47,7 +47,13 @@ class SimulatedJob:
 
 
 def play(
-    preset: str, folder: Path, *, seconds: float, warm_s: float = 0.0, hz: float = 100.0
+    preset: str,
+    folder: Path,
+    *,
+    seconds: float,
+    warm_s: float = 0.0,
+    hz: float = 100.0,
+    seed: int = 0,
 ) -> SimulatedJob:
     """A job from `warm_s` after the node's start on, sampled as the sampler would.
 
@@ -57,8 +63,10 @@ def play(
         seconds: How long it is traced.
         warm_s: How long the node has been running before.
         hz: Rate of the samples.
+        seed: Seed of the node.
     """
-    node = SimulatedNode(SimulationSpec(preset=preset, start_unix_ns=START_UNIX_NS))
+    spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=START_UNIX_NS)
+    node = SimulatedNode(spec)
     begin_ns = START_UNIX_NS + round(warm_s * NS_PER_S)
     end_ns = begin_ns + round(seconds * NS_PER_S)
     paths = []

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import numpy as np
 
 from chopperd.correlate.intervals import difference, intersection, lengths_ns, union
+from chopperd.correlate.peers import MIN_PEERS, NAMED_DEVIATIONS, NAMED_RATIO
 from chopperd.correlate.ranks.collectives import RankCollectives
 from chopperd.correlate.ranks.matching import Matches
 from chopperd.model.arrays import Bools, Float64s, Int64s
@@ -26,6 +27,8 @@ _UNMATCHED_SHARE: Final = 0.01
 _LEAST_COVERED: Final = 0.5
 
 Verdict = Literal["straggler", "pauses", "even"]
+#: Rows that are longer where a GPU's clock is lower.
+_BY_CLOCK: Final = frozenset({"dvfs_loss", "compute_unsampled"})
 
 
 # Waiting and transferring.
@@ -114,29 +117,34 @@ def late_ns(window_ns: Float64s, exposed_comm_ns: Float64s) -> Float64s:
         exposed_comm_ns: (s, r) float64.
     """
     own_ns = window_ns - exposed_comm_ns
-    return own_ns - median_low(own_ns)[:, None]
+    return own_ns - median_rank(own_ns)[:, None]
 
 
-def median_low(values: Float64s) -> Float64s:
-    """Return the median of each row's known values, of two the lower: (n,) float64.
+def median_rank(values: Float64s) -> Float64s:
+    """Return the median of each row, of two values the lower: (n, r) to (n,) float64.
 
-    NaN without any. Of two ranks the slower one is then late by all of the difference.
+    Of two ranks the slower one is then late by all of the difference.
     """
-    known = np.isfinite(values).sum(axis=1)
-    ordered = np.sort(values, axis=1)  # NaN last
-    middle = np.maximum(known - 1, 0) // 2
-    low: Float64s = ordered[np.arange(len(values)), middle]
-    return low
+    middle: Float64s = values.min(axis=1) if values.shape[1] == 2 else np.median(values, axis=1)
+    return middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How late one rank is: its verdict, the steps in which it is late, and by how much in sum."""
+    """How late one rank is.
 
-    verdict: Verdict | None  # None with fewer than `LEAST_STEPS` steps
+    Attributes:
+        verdict: None with fewer than `LEAST_STEPS` steps.
+        mean_ns: Mean over all steps. pause_ns: Sum over those in which it is late.
+        is_late: (s,) whether it is late in each step.
+        is_spread: Whether it is late by no more than clocks of equal GPUs differ by nature.
+    """
+
+    verdict: Verdict | None
     mean_ns: float
-    late_steps: int
     pause_ns: int
+    is_late: Bools
+    is_spread: bool
 
 
 def judged(late: Float64s, step_ns: Float64s) -> list[Lateness]:
@@ -145,23 +153,66 @@ def judged(late: Float64s, step_ns: Float64s) -> list[Lateness]:
     A straggler is late by more than 1 % of the step in more than half of the steps.
     """
     is_late = late > _LATE_SHARE * step_ns[:, None]
+    ratio = late / step_ns[:, None]
+    margin = _spread_ratio(ratio)
     found = []
     for rank in range(late.shape[1]):
-        count = int(is_late[:, rank].sum())
+        mine = is_late[:, rank]
+        count = int(mine.sum())
         straggles = count > len(late) / 2 and count >= LEAST_STEPS
         verdict: Verdict = "straggler" if straggles else "pauses" if count else "even"
         found.append(
             Lateness(
                 verdict=verdict if len(late) >= LEAST_STEPS else None,
-                mean_ns=float(late[:, rank].mean()) if len(late) else 0.0,
-                late_steps=count,
-                pause_ns=int(late[is_late[:, rank], rank].sum()),
+                mean_ns=float(late[:, rank].mean()),
+                pause_ns=int(late[mine, rank].sum()),
+                is_late=mine,
+                is_spread=bool(count and np.median(ratio[mine, rank]) <= margin),
             )
         )
     return found
 
 
+def _spread_ratio(ratio: Float64s) -> float:
+    """Return the share of a step up to which lateness by the clock is natural.
+
+    As for a GPU's clock below its peers': equal ones spread by 1 %.
+    """
+    mean = ratio.mean(axis=0)
+    if len(mean) < MIN_PEERS:
+        return NAMED_RATIO
+    deviation = float(np.median(np.abs(mean - np.median(mean))))
+    return max(NAMED_RATIO, NAMED_DEVIATIONS * deviation)
+
+
 # Causes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The verdict on a rank, the row of the waterfall that is its cause, and that row's excess."""
+
+    verdict: Verdict | None
+    cause: str | None = None
+    cause_ns: float | None = None
+
+
+def with_cause(
+    found: Lateness, waterfalls: Sequence[Mapping[str, float | None]], rank: int
+) -> Judgement:
+    """Return the verdict on a rank with its cause; it is even if late by natural spread of clocks.
+
+    `waterfalls`: median of each row in ns, of each rank, over the steps in which this one is late.
+    (One long pause moves a mean, and would be taken for the cause of all of them.)
+    """
+    if found.verdict not in {"straggler", "pauses"}:
+        return Judgement(verdict=found.verdict)
+    why = cause(waterfalls, rank)
+    if why is None:
+        return Judgement(verdict=found.verdict)
+    if why[0] in _BY_CLOCK and found.is_spread:
+        return Judgement(verdict="even")
+    return Judgement(verdict=found.verdict, cause=why[0], cause_ns=why[1])
 
 
 def cause(waterfalls: Sequence[Mapping[str, float | None]], rank: int) -> tuple[str, float] | None:
@@ -172,13 +223,13 @@ def cause(waterfalls: Sequence[Mapping[str, float | None]], rank: int) -> tuple[
     on all ranks, the rest taken to be alike; else it is `compute_unsampled` as a whole.
 
     Args:
-        waterfalls: Mean of each row in ns, of each rank; None is unknown.
+        waterfalls: Median of each row in ns, of each rank; None is unknown.
         rank: The rank's index.
     """
     rows = _comparable(waterfalls)
     names = sorted(rows[0])
     values = np.array([[row[name] for row in rows] for name in names])
-    more_ns = values[:, rank] - median_low(values)
+    more_ns = values[:, rank] - median_rank(values)
     most = int(more_ns.argmax())
     return (names[most], float(more_ns[most])) if more_ns[most] > 0 else None
 

@@ -6,7 +6,8 @@ Only ranks of one host, whose times are on one clock. Source: DESIGN.md section 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import fmean
+from itertools import compress
+from statistics import fmean, median
 from typing import TypeAlias
 
 import numpy as np
@@ -15,12 +16,12 @@ from chopperd.correlate.ranks.collectives import RankCollectives, joined, unpack
 from chopperd.correlate.ranks.comparing import (
     Lateness,
     RankWaits,
-    cause,
     caused_ns,
     judged,
     late_ns,
     split_ns,
     waits,
+    with_cause,
 )
 from chopperd.correlate.ranks.matching import Matches, match
 from chopperd.model.answers import RankLine, RanksSummary
@@ -246,7 +247,6 @@ def _lines(
     count = len(every[0])
     numbers = np.array([row.step for row in every[0]], np.int64)
     late = _lateness(every) if count else None
-    falls = [_mean_waterfall(each) for each in every]
     caused = caused_ns(compared.ranks, compared.matches, compared.waits, numbers)
     known = {(each.process, each.row.device): each.row for each in steps}
     lines = []
@@ -269,7 +269,7 @@ def _lines(
                 critical_steps=sum(bool(each.is_critical) for each in every[nth]),
             )
         if late is not None:
-            line = _with_lateness(line, late[nth], falls, nth)
+            line = _with_lateness(line, late[nth], every, nth)
         lines.append(line)
     return sorted(lines, key=lambda each: (each.rank is None, each.rank or 0, each.device))
 
@@ -290,18 +290,18 @@ def _lateness(every: Sequence[Sequence[Row]]) -> list[Lateness]:
 
 
 def _with_lateness(
-    line: RankLine, found: Lateness, falls: Sequence[Mapping[str, float | None]], nth: int
+    line: RankLine, found: Lateness, every: Sequence[Sequence[Row]], nth: int
 ) -> RankLine:
-    is_late = found.verdict in {"straggler", "pauses"}
-    why = cause(falls, nth) if is_late else None
+    falls = [_median_waterfall(list(compress(rows, found.is_late))) for rows in every]
+    judgement = with_cause(found, falls, nth)
     return replace(
         line,
         late_ns=round(found.mean_ns),
-        late_steps=found.late_steps,
+        late_steps=int(found.is_late.sum()),
         pause_ns=found.pause_ns,
-        verdict=found.verdict,
-        cause=why[0] if why else None,
-        cause_ns=round(why[1]) if why else None,
+        verdict=judgement.verdict,
+        cause=judgement.cause,
+        cause_ns=None if judgement.cause_ns is None else round(judgement.cause_ns),
     )
 
 
@@ -311,7 +311,8 @@ def _mean(values: Sequence[int | None]) -> int | None:
     return round(fmean(known)) if known and len(known) == len(values) else None
 
 
-def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float | None]:
+def _median_waterfall(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Return the median of each row of the waterfall; None where one is unknown."""
     falls = [asdict(row.waterfall_ns) for row in rows if row.waterfall_ns is not None]
-    names = falls[0] if falls else {}
-    return {name: _mean([each[name] for each in falls]) for name in names}
+    columns = {name: [each[name] for each in falls] for name in (falls[0] if falls else {})}
+    return {name: None if None in values else median(values) for name, values in columns.items()}

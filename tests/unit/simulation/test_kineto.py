@@ -168,3 +168,21 @@ def test_ranks_and_steps_that_do_not_exist_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="no rank"):
         rank_trace(fsdp2, rank, first, last)
+
+
+def test_collectives_count_on_over_steps_alike_on_all_ranks(fsdp2: SimulatedNode) -> None:
+    numbers = []
+    for rank in (0, 5):
+        trace = document(fsdp2, rank, 2, 3)
+        kernels = [e for e in of_category(trace, "kernel") if "Seq" in e["args"]]
+        assert all("nccl" in event["name"] for event in kernels)
+        operators = {
+            event["args"]["Seq"]
+            for event in of_category(trace, "cpu_op")
+            if event["name"] == "record_param_comms"
+        }
+        numbers.append([event["args"]["Seq"] for event in kernels])
+        assert set(numbers[-1]) == operators
+    # 39 collectives a step: step 2 begins with the 79th, number 78.
+    assert sorted(numbers[0]) == list(range(78, 156))
+    assert numbers[0] == numbers[1]

@@ -1,8 +1,10 @@
 import numpy as np
+import pytest
 
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.program import Stream
 from chopperd.simulation.step import StepTiming
+from tests.unit.simulation.conftest import simulated
 
 
 def timing_of(node: SimulatedNode, step: int) -> StepTiming:
@@ -71,3 +73,14 @@ def test_an_allocator_stall_leaves_the_device_idle(fsdp1: SimulatedNode) -> None
             assert timing.stall_end_ns[rank] - timing.stall_synced_ns[rank] >= 1_900_000
             seen += 1
     assert seen > 5
+
+
+@pytest.mark.parametrize("preset", ["slow-data", "slow-launch"])
+def test_the_slow_host_launches_later_by_what_it_is_slow(preset: str) -> None:
+    even, slow = (timing_of(simulated(name), 0) for name in ("even", preset))
+    later_ns = slow.launch_ns[0] - even.launch_ns[0]
+    assert later_ns[[0, 1, 2, 3, 4, 6, 7]].tolist() == [0] * 7
+    assert later_ns[5] == pytest.approx(9e6, rel=0.1)
+    loader_ns = slow.loader_ns - even.loader_ns
+    expected_ns = later_ns[5] if preset == "slow-data" else 0
+    assert loader_ns[5] == pytest.approx(expected_ns, abs=2)  # times are rounded

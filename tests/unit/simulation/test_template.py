@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 
-from chopperd.simulation.template import Moment, Row, TemplateBuilder
+from chopperd.simulation.template import Count, Moment, Row, TemplateBuilder
 
 
 def test_a_template_fills_its_holes_anew_for_each_step() -> None:
@@ -31,3 +31,16 @@ def test_a_template_fills_its_holes_anew_for_each_step() -> None:
     assert mark["name"] == "ProfilerStep#3"
     assert (flow["ph"], flow["id"], flow["ts"]) == ("s", 40, 5.001)
     assert template.fill(times, base_ns=1_000_000_000, first_id=90, step=3) != text
+
+
+def test_a_count_goes_on_from_step_to_step() -> None:
+    builder = TemplateBuilder()
+    row, span = Row(pid=7, tid=8), (Moment(0, 0), Moment(0, 1))
+    builder.complete("kernel", "a", row, span, {"id": builder.new_id(), "Seq": Count(0, 2)})
+    builder.complete("kernel", "b", row, span, {"Seq": Count(1, 2)})
+    template, times = builder.build(), np.array([5_000])
+    found = [
+        [each["args"]["Seq"] for each in json.loads(f"[{text}]")]
+        for text in (template.fill(times, base_ns=0, first_id=9, step=step) for step in (0, 1, 4))
+    ]
+    assert found == [[0, 1], [2, 3], [8, 9]]

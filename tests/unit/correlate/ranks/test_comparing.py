@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from chopperd.correlate.ranks.comparing import (
+    Judgement,
     cause,
     caused_ns,
     judged,
     late_ns,
-    median_low,
+    median_rank,
     split_ns,
     waits,
+    with_cause,
 )
 from chopperd.correlate.ranks.matching import match
 from chopperd.model.arrays import Float64s, Int64s
@@ -154,10 +156,9 @@ def test_of_two_ranks_the_slower_is_late_by_all_of_the_difference() -> None:
     assert late_ns(ms((100, 100)), ms((10, 30))).tolist() == ms((20, 0)).tolist()
 
 
-def test_the_lower_median_leaves_out_the_unknown() -> None:
-    values = np.array([[1, 2, 3, 4], [5, np.nan, 7, np.nan], [np.nan] * 4])
-    assert median_low(values)[:2].tolist() == [2, 5]
-    assert np.isnan(median_low(values)[2])
+def test_the_median_of_two_ranks_is_the_lower_and_of_more_the_middle() -> None:
+    assert median_rank(ms((3, 1))).tolist() == ms((1,))[0].tolist()
+    assert median_rank(ms((3, 1, 2, 5), (1, 1, 1, 9))).tolist() == [2.5e6, 1e6]
 
 
 def test_a_straggler_is_late_in_more_than_half_of_the_steps_and_in_three() -> None:
@@ -165,7 +166,7 @@ def test_a_straggler_is_late_in_more_than_half_of_the_steps_and_in_three() -> No
     late = ms((1.1, 1.1, 0, 1), (1.1, 1.1, 0, 1), (1.1, 0, 5, 1), (0, 0, 0, 1))
     verdicts = judged(late, np.full(4, 100e6))
     assert [each.verdict for each in verdicts] == ["straggler", "pauses", "pauses", "even"]
-    assert [each.late_steps for each in verdicts] == [3, 2, 1, 0]
+    assert verdicts[0].is_late.tolist() == [True, True, True, False]
     assert verdicts[2].pause_ns == 5_000_000
     assert verdicts[0].mean_ns == pytest.approx(825_000)
 
@@ -173,7 +174,32 @@ def test_a_straggler_is_late_in_more_than_half_of_the_steps_and_in_three() -> No
 def test_fewer_than_three_steps_have_no_verdict() -> None:
     verdicts = judged(ms((9, 0), (9, 0)), np.full(2, 100e6))
     assert [each.verdict for each in verdicts] == [None, None]
-    assert judged(np.empty((0, 1)), np.empty(0))[0].mean_ns == 0
+    assert with_cause(verdicts[0], [fall(), fall()], 0) == Judgement(verdict=None)
+
+
+def test_natural_spread_is_one_and_a_half_percent_or_three_deviations() -> None:
+    # Of three ranks 1.4 ms of 100 are natural and 1.6 are not.
+    verdicts = judged(ms(*[(0, 1.4, 1.6)] * 3), np.full(3, 100e6))
+    assert [each.is_spread for each in verdicts] == [False, True, False]
+    # Of four: deviations of 0, 0.4, 1.2, 1.9 from their median 0.8 are 0.8, 0.4, 0.4, 1.1, in the
+    # median 0.6: 1.8 are natural.
+    verdicts = judged(ms(*[(0, 0.4, 1.2, 1.9)] * 3), np.full(3, 100e6))
+    assert [each.is_spread for each in verdicts] == [False, False, True, False]
+
+
+def test_lateness_by_the_clock_within_natural_spread_accuses_nobody() -> None:
+    late = ms(*[(0, 0, 1.4)] * 3)
+    verdict = judged(late, np.full(3, 100e6))[2]
+    by_clock = [fall(), fall(), fall(dvfs_loss=11.4)]
+    by_data = [fall(), fall(), fall(idle_data=1.4)]
+    assert with_cause(verdict, by_clock, 2) == Judgement(verdict="even")
+    named = with_cause(verdict, by_data, 2)
+    assert named == Judgement(verdict="straggler", cause="idle_data", cause_ns=1.4)
+
+
+def test_a_late_rank_of_which_no_row_is_longer_has_no_cause() -> None:
+    verdict = judged(ms(*[(0, 0, 9)] * 3), np.full(3, 100e6))[2]
+    assert with_cause(verdict, [fall()] * 3, 2) == Judgement(verdict="straggler")
 
 
 def fall(**rows: float | None) -> dict[str, float | None]:
