@@ -100,6 +100,29 @@ LIBRARIES: Final = (
     ClassRule(KernelClass.GEMM, r"^triton_(?:tem_|b?mm|addmm)", "Inductor's templates"),
     ClassRule(KernelClass.REDUCTION, r"^triton_(?:red|per|mix|split_scan)_", "Inductor"),
     ClassRule(KernelClass.ELEMENTWISE, r"^triton_poi_", "Inductor's pointwise kernels"),
+    # XLA's and TVM's fusions are named after what they were fused of; a reduction rules its loop.
+    ClassRule(
+        KernelClass.GEMM,
+        r"^gemm_fusion|^tvmgen_\w*_(?:dense|(?:batch_)?matmul|conv[123]d)",
+        "XLA's gemm_fusion_dot_*, TVM's products",
+    ),
+    ClassRule(KernelClass.NORM, r"^tvmgen_\w*_(?:batch|layer|group|instance|l2|rms)_norm", "TVM"),
+    ClassRule(
+        KernelClass.REDUCTION,
+        r"^(?:input|loop)_\w*reduce(?!_precision)\w*fusion"
+        r"|^tvmgen_\w*_(?:softmax|\w*pool\dd|mean|sum|argm(?:ax|in)|topk|sort|cumsum)",
+        "XLA, TVM",
+    ),
+    ClassRule(
+        KernelClass.EMBEDDING,
+        r"^(?:input|loop)_\w*(?:gather|scatter)\w*fusion|^tvmgen_\w*_(?:take|gather|scatter)",
+        "XLA, TVM",
+    ),
+    ClassRule(
+        KernelClass.ELEMENTWISE,
+        r"^(?:input|loop)_\w*fusion|^tvmgen_\w*fused_",
+        "XLA's loops over elements, TVM",
+    ),
     ClassRule(KernelClass.MEMCPY, r"^__amd_rocclr_copy", "HIP's copies by kernel"),
     ClassRule(KernelClass.MEMSET, r"^__amd_rocclr_fill", "HIP's fills by kernel"),
     # PyTorch's skeletons: the functor inside may be called anything.
@@ -128,16 +151,19 @@ COMMUNICATION: Final = (
         r"(?:gemm|matmul|(?:^|_)b?mm)\w*?"
         r"(?:all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|all2all)"
         r"|(?:all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|all2all)\w*(?:gemm|matmul|_mm)"
-        r"|(?:^|_)(?:ag|a2a)_(?:moe_)?(?:group_)?gemm|gemm_(?:rs|ar|ag)(?:$|_)|consumer_\w*gemm",
+        r"|(?:^|_)(?:ag|a2a)_(?:moe_)?(?:group_)?gemm|gemm_(?:rs|ar|ag)(?:$|_)|consumer_\w*gemm"
+        r"|gemm_notify",
         "GEMMs fused with a collective: Triton-distributed, TileLink, TensorRT-LLM and others",
     ),
     ClassRule(
         KernelClass.COMM,
         r"multimem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all"
         r"|cross_device_reduce|a2a|lamport|userbuffers|ep_?(?:dispatch|combine)(?:intra|inter)"
-        r"|(?:put|wait)_signal|barrier_(?:all_)?kernel|exchangesplitandoffset",
+        r"|(?:put|wait)_signal|barrier_all_|barrier_kernel|exchangesplitandoffset"
+        r"|(?:dispatch|combine)_(?:token|kernel_v\d)|_p2p_for_|^_forward_(?:pull|push)_"
+        r"|get_ag_splits",
         "torch's symmetric memory, all-reduces of vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer,"
-        " Transformer Engine's user buffers, TensorRT-LLM's moeA2A*",
+        " Transformer Engine's user buffers, TensorRT-LLM's moeA2A*, Triton-distributed",
     ),
 )
 
@@ -168,7 +194,7 @@ WORDS: Final = (
         KernelClass.ATTENTION,
         r"flash_?(?:fwd|bwd|attn|attention|mla|prefill|decode)|flash::|fmha|attn|attention|sdpa"
         r"|batch(?:prefill|decode|mla|attention)|single(?:prefill|decode)with|mergestates?kernel"
-        r"|dot_do_o|convert_dq|mqa_logits|gqa_sparse|fwd_(?:grouped_)?kernel_stage[12]"
+        r"|dot_do_o|convert_dq|mqa_logits|gqa_(?:sparse|fwd)|fwd_(?:grouped_)?kernel_stage[12]"
         r"|(?:^|_)bwd_(?:kernel_(?:dk_?dv|dq|fuse)|preprocess)",
         "FlashAttention, cuDNN, xformers, FlashInfer, TensorRT-LLM, AITER, AOTriton, FlexAttention",
     ),

@@ -153,4 +153,14 @@ ATTENTION: Final = (
             "triton_red_fused__unsafe_view_add_mean_mul_pow_rsqrt_1",
         ),
     ),
+    Named(
+        "Triton-distributed's decoding, also of sequences that are spread over ranks",
+        KernelClass.ATTENTION,
+        (
+            "kernel_gqa_fwd_batch_decode_split_kv",
+            "kernel_gqa_fwd_batch_decode_split_kv_persistent",
+            "kernel_gqa_fwd_batch_decode_combine_kv",
+            "kernel_inter_rank_gqa_fwd_batch_decode_combine_kv",
+        ),
+    ),
 )

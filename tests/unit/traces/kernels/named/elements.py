@@ -130,4 +130,17 @@ ELEMENTS: Final = (
             "triton_poi_fused_add_addcdiv_lerp_mul_sqrt_3",
         ),
     ),
+    Named(
+        "XLA's loops over elements, also with a change of layout, and TVM's",
+        KernelClass.ELEMENTWISE,
+        (
+            "loop_add_fusion",
+            "loop_multiply_fusion",
+            "loop_convert_fusion_3",
+            "loop_power_fusion",
+            "input_transpose_fusion_1",
+            "tvmgen_default_fused_nn_pad_kernel0",
+            "copy_1d_tilewise_kernel",
+        ),
+    ),
 )

@@ -23,6 +23,7 @@ OTHERS: Final = (
             "_fwd_kernel",
             "computeUnitBusy",
             "main_kernel",
+            "fusion_12",
             "triton__0d1d23",
             "_hc_split_pre_kernel",
             "_prepare_pos_seq_lens_kernel.kd",

@@ -170,4 +170,13 @@ PRODUCTS: Final = (
             "void causal_conv1d_channellast_fwd_kernel<Causal_conv1d_channellast_fwd_kernel_traits>(i",
         ),
     ),
+    Named(
+        "XLA's and TVM's fused products",
+        KernelClass.GEMM,
+        (
+            "gemm_fusion_dot_265",
+            "tvmgen_default_fused_nn_dense_add_add_kernel0",
+            "tvmgen_default_fused_nn_conv2d_add_nn_relu_kernel",
+        ),
+    ),
 )

@@ -60,4 +60,16 @@ REDUCTIONS: Final = (
             "_gumbel_sample_kernel.kd",
         ),
     ),
+    Named(
+        "XLA's and TVM's fused reductions, Triton-distributed's sums of what came from others",
+        KernelClass.REDUCTION,
+        (
+            "input_reduce_fusion",
+            "input_reduce_fusion_92",
+            "tvmgen_default_fused_nn_global_avg_pool2d_kernel1",
+            "kernel_ring_reduce",
+            "kernel_ring_reduce_non_tma",
+            "kernel_bincount",
+        ),
+    ),
 )
