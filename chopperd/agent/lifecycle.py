@@ -1,21 +1,132 @@
-"""The life of the agent's process: systemd notifications, signals, the end of threads."""
+"""The agent's process: its folders and their lock, systemd, signals, end of threads, health.
 
+A back end that never started, or a full disk, is no problem of the agent itself.
+"""
+
+import fcntl
 import logging
 import os
 import select
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from chopperd.clock import Clock
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.config.paths import ServiceManager
+from chopperd.errors import ConfigError
+from chopperd.model.live import GuardedPart
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
+
+_LOCK_NAME: Final = "lock"
+_FOLDER_MODE: Final = 0o755
+#: Anyone may drop a trace, nobody may list or remove another's.
+_INBOX_MODE: Final = 0o1733
+_PRIVATE_MODE: Final = 0o700
+_STATE_MODES: Final[Mapping[str, int]] = {
+    "inbox": _INBOX_MODE,
+    "traces": _PRIVATE_MODE,
+    "rejected": _PRIVATE_MODE,
+    "recorder": _FOLDER_MODE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFolder:
+    """The agent's state folder, and the lock that it holds on it.
+
+    Attributes:
+        problem: The reason why nothing can be stored there; None if it can.
+        lock_fd: Holds the lock until it is closed; None where there is a problem.
+    """
+
+    path: Path
+    problem: str | None
+    lock_fd: int | None = None
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self.lock_fd is not None:
+            os.close(self.lock_fd)
+
+
+def claimed_state(path: Path) -> StateFolder:
+    """Make the state folder with its subfolders, and lock it for this process.
+
+    If it can't be written to, the result says why, and the agent works without it.
+
+    Raises:
+        ConfigError: Another agent has it; names its pid.
+    """
+    try:
+        _make(path, _FOLDER_MODE)
+        lock_fd = _locked(path)
+    except OSError as error:
+        return StateFolder(path=path, problem=_problem("state", path, error))
+    try:
+        for name, mode in _STATE_MODES.items():
+            _make(path / name, mode)
+    except OSError as error:
+        os.close(lock_fd)
+        return StateFolder(path=path, problem=_problem("state", path, error))
+    return StateFolder(path=path, problem=None, lock_fd=lock_fd)
+
+
+def made_runtime(path: Path) -> str | None:
+    """Make the runtime folder; return the reason why it can't be used, or None."""
+    try:
+        _make(path, _FOLDER_MODE)
+    except OSError as error:
+        return _problem("runtime", path, error)
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"the runtime folder {path} can't be written to"
+    return None
+
+
+def _make(path: Path, mode: int) -> None:
+    """Make a folder with this mode; an existing one stays as it is."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    path.chmod(mode)
+
+
+def _locked(folder: Path) -> int:
+    """Lock the folder; return a descriptor that holds the lock until it is closed.
+
+    Raises:
+        ConfigError: Another agent has locked it.
+    """
+    lock_fd = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError as error:
+        pid = os.pread(lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock_fd)
+        problem = f"paths.state: {folder} is used by another agent (pid {pid}); stop it first"
+        raise ConfigError([problem]) from error
+    except OSError:
+        os.close(lock_fd)
+        raise
+    return lock_fd
+
+
+def _problem(which: str, path: Path, error: OSError) -> str:
+    return f"the {which} folder {path} can't be used: {error.strerror or error}"
+
 
 #: Each message while starting extends the service manager's timeout by this; and how often.
 _STARTING_S: Final = 30
@@ -153,3 +264,86 @@ def end_within(
     if late:
         logger.warning("did not end within %.1f s and is left: %s", timeout_s, ", ".join(late))
     return late
+
+
+#: A part that has not worked for this long has stalled.
+_STALLED_NS: Final = 10 * NS_PER_S
+
+
+class Health:
+    """Collects signs of life and faults of the agent's parts (`model.services.Health`)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._worked_ns: dict[str, int] = {}
+        self._alive: dict[str, Callable[[], bool]] = {}
+        self._lost_driver: str | None = None
+        self._faults: Counter[GuardedPart] = Counter()
+        self._lock = threading.Lock()
+
+    def beat(self, part: str) -> None:
+        """Store that a part of the main loop works now; after its first beat it must not stall."""
+        self._worked_ns[part] = self._clock.mono_ns()
+
+    def watch(self, part: str, is_alive: Callable[[], bool]) -> None:
+        """Check from now on that a thread is alive."""
+        self._alive[part] = is_alive
+
+    def note_lost_driver(self, reason: str | None) -> None:
+        """Store why a driver that had worked stays lost; None if it does not."""
+        self._lost_driver = reason
+
+    def note_fault(self, part: GuardedPart) -> None:
+        """Count an exception that a part survived; for any thread."""
+        with self._lock:
+            self._faults[part] += 1
+
+    def faults(self) -> Mapping[GuardedPart, int]:
+        """Return the counts of survived exceptions since the start, by part; for any thread."""
+        with self._lock:
+            return {part: self._faults[part] for part in GuardedPart}
+
+    def trouble(self) -> str | None:
+        """Return why the agent is not healthy, as text for people; None if it is."""
+        now_ns = self._clock.mono_ns()
+        for part, worked_ns in tuple(self._worked_ns.items()):
+            if now_ns - worked_ns > _STALLED_NS:
+                return f"{part} has not worked for {(now_ns - worked_ns) / NS_PER_S:.0f} s"
+        for part, is_alive in tuple(self._alive.items()):
+            if not is_alive():
+                return f"the {part} thread has ended"
+        return self._lost_driver
+
+
+class Guard:
+    """Runs a part of the main loop; its exceptions are counted, and logged once a minute.
+
+    Args:
+        health: Gets the part's beats and faults.
+    """
+
+    def __init__(self, part: GuardedPart, name: str, clock: Clock, health: Health) -> None:
+        self._part = part
+        self._name = name
+        self._health = health
+        self._logging = RepeatLimiter(clock)
+        health.beat(name)
+
+    def run(self, work: Callable[[], object]) -> bool:
+        """Call `work` once; return whether it succeeded.
+
+        Raises:
+            ConfigError: The work raised it: only another configuration helps.
+        """
+        try:
+            work()
+        except ConfigError:
+            raise
+        except Exception:
+            self._health.note_fault(self._part)
+            if self._logging.is_due():
+                count = self._health.faults()[self._part]
+                logger.exception("%s failed (%d times so far)", self._name, count)
+            return False
+        self._health.beat(self._name)
+        return True

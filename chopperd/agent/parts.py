@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from chopperd.agent.health import Health
-from chopperd.agent.lifecycle import end_within
+from chopperd.agent.lifecycle import Health, end_within
 from chopperd.agent.pause import PauseFile
 from chopperd.agent.sockets import Sockets
 from chopperd.api.access import AccessPolicy

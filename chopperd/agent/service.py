@@ -10,9 +10,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
-from chopperd.agent.folders import claimed_state, made_runtime
-from chopperd.agent.health import Guard, Health
-from chopperd.agent.lifecycle import Notifier, Wake, stopped_by_signals
+from chopperd.agent.lifecycle import (
+    Guard,
+    Health,
+    Notifier,
+    Wake,
+    claimed_state,
+    made_runtime,
+    stopped_by_signals,
+)
 from chopperd.agent.pause import PauseFile
 from chopperd.agent.sampling import Sampling, new_sampling
 from chopperd.agent.sockets import Addresses, Sockets, opened_sockets

@@ -279,8 +279,8 @@ def probed(backend: str, limit_s: float = _PROBE_S) -> "DriverProbe":
 
 def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
     """Add metrics of cards and AMD SMI, read by another process, to the facts about AMD."""
-    from chopperd.diagnosis.amd_probe import look_of
     from chopperd.diagnosis.facts import AmdSmi, CardMetrics
+    from chopperd.diagnosis.probe import look_of
 
     command = own_command("_probe_amd", "--sysfs", str(sysfs))
     answer = answer_of(command, limit_s, quiet=True)

@@ -71,7 +71,7 @@ def _probe(arguments: Sequence[str]) -> int:
 
 def _probe_amd(arguments: Sequence[str]) -> int:
     """Probe AMD's metrics files and library and write the result to standard output, by line."""
-    from chopperd.diagnosis.amd_probe import look_lines
+    from chopperd.diagnosis.probe import look_lines
 
     for line in look_lines(Path(_values(arguments, ["--sysfs"])["--sysfs"])):
         write(f"{line.decode()}\n")

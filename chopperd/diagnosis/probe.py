@@ -1,25 +1,30 @@
-"""Probe the GPUs in a separate process, since a driver call may never return.
+"""Probe the GPUs in separate processes, since a driver call may never return.
 
-The process writes two lines of JSON: the loaded driver library, then the GPUs as they were read.
-A missing line shows that the process ended or hung before it.
+One process writes two lines of JSON: the loaded driver library, then the GPUs as they were read.
+The other writes one line for each AMD card, then one for AMD's binding: reading a block of metrics
+asks the GPU's firmware, and importing the binding loads its library. A missing line shows that the
+process ended or hung before it.
 """
 
 import ctypes
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
+from chopperd.devices.amd.kernel.cards import FileSource, cards
+from chopperd.devices.amd.kernel.layouts import UnknownMetricsError
+from chopperd.devices.amd.smi.binding import fits, import_binding
 from chopperd.devices.base import DeviceBackend, ListsProcesses, ProbesFields
 from chopperd.devices.faults import CallsHangError, TimedCalls, Timeouts
 from chopperd.devices.registry import choose
-from chopperd.diagnosis.facts import DriverProbe, Library
+from chopperd.diagnosis.facts import AmdSmi, CardMetrics, DriverProbe, Library
 from chopperd.diagnosis.machine import Machine
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, DeviceError
 from chopperd.model.devices import GpuInfo, GpuProcess, Inventory, InventoryEntry, ReadScope
@@ -150,9 +155,13 @@ def loaded_library(name: str, maps: Path = _MAPS) -> Library:
         ctypes.CDLL(name)
     except OSError as error:
         return Library(name=name, error=str(error))
-    mapped = (line.rpartition(" ")[2].strip() for line in maps.read_text().splitlines())
-    path = next((each for each in mapped if _FILE_NAME in each), None)
-    return Library(name=name, path=path or name)
+    return Library(name=name, path=_mapped(_FILE_NAME, maps) or name)
+
+
+def _mapped(file_name: str, maps: Path = _MAPS) -> str | None:
+    """Return the file of a loaded library; its name has the version."""
+    paths = (line.rpartition(" ")[2] for line in maps.read_text().splitlines())
+    return next((path for path in paths if file_name in path), None)
 
 
 def is_whole(output: bytes) -> bool:
@@ -277,3 +286,57 @@ def with_smi_numbers(inventory: Inventory, numbers: Mapping[str, Mapping[str, fl
     """Return the inventory with nvidia-smi's numbers, by UUID, added to its GPUs."""
     gpus = (replace(entry, nvidia_smi=numbers.get(entry.info.uuid)) for entry in inventory.gpus)
     return replace(inventory, gpus=tuple(gpus))
+
+
+Line: TypeAlias = CardMetrics | AmdSmi
+_LINE: Final[msgspec.json.Decoder[Line]] = msgspec.json.Decoder(Line)
+
+_SYSFS: Final = Path("/sys")
+_AMD_FILE_NAME: Final = "libamd_smi.so"
+_LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+)\.(\d+)")
+
+
+def look_lines(sysfs: Path = _SYSFS) -> Iterator[bytes]:
+    """Probe the cards and AMD SMI and yield the output lines; `sysfs` is the root of sysfs."""
+    for card in cards(sysfs):
+        yield msgspec.json.encode(_metrics(card.pci_bus_id, card.metrics))
+    yield msgspec.json.encode(amd_smi())
+
+
+def amd_smi() -> AmdSmi:
+    """Load AMD SMI, calling none of its functions; return its files and versions, or the error."""
+    try:
+        binding = import_binding()
+    except BackendUnavailableError as error:
+        return AmdSmi(error=str(error))
+    library = _mapped(_AMD_FILE_NAME) or binding.library_path
+    found = _LIBRARY_VERSION.search(Path(library).name)
+    numbers = (int(found[1]), int(found[2])) if found else None
+    return AmdSmi(
+        binding=binding.version,
+        folder=str(binding.folder),
+        library=library,
+        fits=None if numbers is None else fits(binding.version, numbers),
+    )
+
+
+def look_of(output: bytes) -> tuple[Line, ...]:
+    """Parse the probe's output lines, without one that the process could not finish."""
+    found = []
+    for line in output.split(b"\n"):
+        with suppress(msgspec.MsgspecError):
+            found.append(_LINE.decode(line))
+    return tuple(found)
+
+
+def _metrics(pci_bus_id: str, path: Path) -> CardMetrics:
+    try:
+        source = FileSource(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return CardMetrics(pci_bus_id=pci_bus_id, error=f"gpu_metrics: {reason}")
+    except UnknownMetricsError as error:
+        return CardMetrics(pci_bus_id=pci_bus_id, error=str(error))
+    source.close()
+    version = source.layout.version.removeprefix("gpu_metrics ")
+    return CardMetrics(pci_bus_id=pci_bus_id, version=version)

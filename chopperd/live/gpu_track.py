@@ -6,9 +6,15 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from chopperd.live.drops import GpuDrops
-from chopperd.live.excess import BusyClock, BusyClocks
 from chopperd.live.integrals import LiveIntegrals, LongestPeriod
-from chopperd.live.readings import ClockResidency, DieClocks, NewestValues, fresh_ns
+from chopperd.live.readings import (
+    BusyClock,
+    BusyClocks,
+    ClockResidency,
+    DieClocks,
+    NewestValues,
+    fresh_ns,
+)
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall, LiveTotals
 from chopperd.sampling.memory.layout import GpuState, Pace, Records

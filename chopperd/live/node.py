@@ -9,8 +9,8 @@ from typing import Final
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.live.drops import DropQueue
-from chopperd.live.excess import WINDOW_NS, window_excess_s
 from chopperd.live.gpu_track import GpuTrack
+from chopperd.live.readings import WINDOW_NS, window_excess_s
 from chopperd.model.live import (
     NodeSnapshot,
     ProcessLive,
@@ -18,8 +18,8 @@ from chopperd.model.live import (
     SamplerLive,
     TracedTotals,
 )
-from chopperd.sampling.memory.identity import merged_gpus, places_of
 from chopperd.sampling.memory.layout import RingDescription, SamplerState
+from chopperd.sampling.memory.ring import merged_gpus, places_of
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.schedule import period_ns_of
 from chopperd.units import NS_PER_S

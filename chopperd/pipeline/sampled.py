@@ -15,8 +15,8 @@ from chopperd import __version__
 from chopperd.correlate.clock.governing import governed
 from chopperd.correlate.peers import MIN_PEERS, Peers, peers_of, wander_ratio
 from chopperd.live.drops import GpuDrops
-from chopperd.live.excess import BusyClock, BusyClocks
 from chopperd.live.integrals import BusyRatio, LiveIntegrals
+from chopperd.live.readings import BusyClock, BusyClocks
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.captures import GpuDrop
 from chopperd.model.live import LiveTotals

@@ -20,8 +20,7 @@ from chopperd.model.kinds import CAUSES
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Pace, Records
-from chopperd.sampling.memory.records import die_clocks_mhz
-from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
+from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader, die_clocks_mhz
 from chopperd.sampling.memory.slow_state import SlowState, with_findings
 from chopperd.sampling.process_table import ProcessTable, descendants
 from chopperd.sampling.supervisor import SamplerSupervisor

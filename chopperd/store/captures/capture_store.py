@@ -24,10 +24,10 @@ from chopperd.model.captures import (
 from chopperd.model.live import StoreLive
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
-from chopperd.store.captures import queries, rows
+from chopperd.store.captures import queries, schema
 from chopperd.store.captures.database import LOG_BYTES, QUEUE_BYTES, Database, WriteQueue
 from chopperd.store.captures.filing import file_trace, filed_captures
-from chopperd.store.captures.rows import document_of, packed, write_document
+from chopperd.store.captures.schema import document_of, packed, write_document
 from chopperd.store.disk import DiskLimits
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class CaptureStore:
         self._clock = clock
         self._live_lock = threading.Lock()
         self._live = StoreLive()
-        self._queue.put(lambda: self._database.write(rows.interrupt_open), rows=0)
+        self._queue.put(lambda: self._database.write(schema.interrupt_open), rows=0)
         self._renew(recount=True)
 
     @classmethod
@@ -112,7 +112,9 @@ class CaptureStore:
 
         Job, rank and run stay as they are where the entry has none.
         """
-        is_new = self._queue.put(lambda: self._database.write(lambda db: rows.put_trace(db, entry)))
+        is_new = self._queue.put(
+            lambda: self._database.write(lambda db: schema.put_trace(db, entry))
+        )
         self._renew(added_traces=int(is_new or False))
 
     def file_analysed(self, trace: AnalysedTrace) -> tuple[Filed, ...]:
@@ -180,7 +182,7 @@ class CaptureStore:
         """Store drops of the busy clock, each replacing its earlier version."""
         drops = tuple(drops)
         self._queue.put(
-            lambda: self._database.write(lambda db: rows.put_drops(db, drops)),
+            lambda: self._database.write(lambda db: schema.put_drops(db, drops)),
             rows=len(drops),
             size_bytes=_DROP_BYTES * len(drops),
         )
@@ -188,7 +190,7 @@ class CaptureStore:
 
     def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
         """Return drops of the busy clock that match a query, newest first."""
-        return self._database.read(lambda db: rows.found_drops(db, query, limit))
+        return self._database.read(lambda db: schema.found_drops(db, query, limit))
 
     def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
         """Return the jobs that the viewer may see, newest first."""
@@ -280,7 +282,7 @@ def _prune(database: Database, limits: DiskLimits, now_unix_ns: int) -> int:
         deleted_count += count
     while database.make_room(lambda db: _drop_traces(db, oldest_unix_ns)):
         pass
-    database.make_room(lambda db: rows.prune_drops(db, oldest_unix_ns))
+    database.make_room(lambda db: schema.prune_drops(db, oldest_unix_ns))
     most_bytes = _most_bytes(database, limits)
     while database.used_bytes() > most_bytes:
         count = database.make_room(_drop_captures)

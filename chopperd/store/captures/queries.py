@@ -20,7 +20,7 @@ from chopperd.model.captures import (
 )
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
-from chopperd.store.captures.rows import FIND_TRACES, document_of, row_of, trace_of
+from chopperd.store.captures.schema import FIND_TRACES, document_of, row_of, trace_of
 
 #: A step number may occur in every capture; only the newest so many rows are read.
 _MOST_CANDIDATES: Final = 20_000

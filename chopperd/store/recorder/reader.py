@@ -24,8 +24,15 @@ from chopperd.store.recorder.chunk import (
     joined,
     rising_triples,
 )
-from chopperd.store.recorder.files import JOURNAL, sample_paths
-from chopperd.store.recorder.frames import Frame, FrameKind, file_span_ns, read_payload, scanned
+from chopperd.store.recorder.files import (
+    JOURNAL,
+    Frame,
+    FrameKind,
+    file_span_ns,
+    read_payload,
+    sample_paths,
+    scanned,
+)
 from chopperd.store.samples.columns import label_order
 from chopperd.units import NS_PER_S
 

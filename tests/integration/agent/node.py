@@ -12,7 +12,7 @@ from chopperd.ingest.service import IngestService, new_ingest, worker_command
 from chopperd.model.captures import TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
 from chopperd.store.captures.capture_store import CaptureStore
-from chopperd.store.captures.rows import document_of
+from chopperd.store.captures.schema import document_of
 from chopperd.store.disk import DiskLimits
 from chopperd.units import NS_PER_S
 from tests.waiting import wait_for

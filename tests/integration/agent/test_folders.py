@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.agent.folders import claimed_state, made_runtime
+from chopperd.agent.lifecycle import claimed_state, made_runtime
 from chopperd.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ def test_the_claim_ends_with_the_process_and_is_not_inherited(tmp_path: Path) ->
     program = (
         "import subprocess, sys\n"
         "from pathlib import Path\n"
-        "from chopperd.agent.folders import claimed_state\n"
+        "from chopperd.agent.lifecycle import claimed_state\n"
         "state = claimed_state(Path(sys.argv[1]))\n"
         "child = subprocess.Popen(['sleep', '30'], stdout=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from chopperd.cli.doctor import amd_asked
-from chopperd.diagnosis.amd_probe import look_lines, look_of
 from chopperd.diagnosis.facts import AmdCard, AmdSmi, CardMetrics
 from chopperd.diagnosis.machine import amd_of
+from chopperd.diagnosis.probe import look_lines, look_of
 from tests.fakes.amd.cards import mi210, mi300x
 from tests.fakes.amd.smi.fixtures import MakeFakeAmdSmi
 from tests.fakes.amd.sysfs.fixtures import MakeSysfs

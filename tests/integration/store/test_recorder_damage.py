@@ -129,7 +129,7 @@ def test_frames_of_a_later_version_are_passed_over_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr("chopperd.store.recorder.frames._VERSION", 2)
+        later.setattr("chopperd.store.recorder.files._VERSION", 2)
         small_recorder(tmp_path, later, journal=False)
     clock = ScriptedClock(mono_ns=100 * NS_PER_S, unix_ns=START_UNIX_NS + 99 * NS_PER_S)
     feed = Feed(FlightRecorder(tmp_path, ROOMY, clock), clock, origin(gpu_count=1))

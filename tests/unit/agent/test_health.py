@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from chopperd.agent.health import Guard, Health
+from chopperd.agent.lifecycle import Guard, Health
 from chopperd.errors import ConfigError
 from chopperd.model.live import GuardedPart
 from chopperd.units import NS_PER_S

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.live.excess import BusyClock, BusyClocks, window_excess_s
+from chopperd.live.readings import BusyClock, BusyClocks, window_excess_s
 from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.records import records

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.devices import GpuInfo
-from chopperd.sampling.memory.identity import merged_gpus, place_of, places_of
+from chopperd.sampling.memory.ring import merged_gpus, place_of, places_of
 from tests.fakes.samples import gpu_info
 
 A, B, C = (gpu_info(index) for index in range(3))

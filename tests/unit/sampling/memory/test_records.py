@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
-from chopperd.sampling.memory.records import whole_records
+from chopperd.sampling.memory.ring_reader import whole_records
 from tests.fakes import dies
 
 MS = 1_000_000

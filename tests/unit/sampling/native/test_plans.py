@@ -20,7 +20,7 @@ from chopperd.devices.read_plan import (
 )
 from chopperd.model.kinds import Cause
 from chopperd.sampling.native.library import Plan, PlanCall, PlanNumber
-from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
+from chopperd.sampling.native.ticks import NativePlan, PlanMismatchError
 from chopperd.units import watts_from_milliwatts
 
 CALL = PlannedCall(

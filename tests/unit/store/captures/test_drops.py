@@ -3,7 +3,7 @@ import pytest
 from chopperd.model.captures import DropQuery, GpuDrop
 from chopperd.model.services import DropSource
 from chopperd.store.captures.database import Database
-from chopperd.store.captures.rows import found_drops, prune_drops, put_drops
+from chopperd.store.captures.schema import found_drops, prune_drops, put_drops
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.drops import gpu_drop
