@@ -259,9 +259,7 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
 
 
 @click.command(
-    epilog=options.examples(
-        "chopperd demo", "chopperd demo --preset fsdp2-h100 --no-stay --format json"
-    )
+    epilog=options.examples("chopperd demo", "chopperd demo --preset fsdp2-mi300x --seconds 2")
 )
 @options.seconds
 @options.preset

@@ -89,7 +89,8 @@ def _check_commands(client: Chopperd) -> None:
     for done in (status, top):
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         assert done.stdout.startswith(" SIMULATED DATA: ")
-    assert len([line for line in top.stdout.splitlines() if line[:1].isdecimal()]) == 8
+    gpus = top.stdout.partition("\n\n")[0].splitlines()
+    assert len([line for line in gpus if line[:1].isdecimal()]) == 8
     document = client.document("report")
     assert document.generated.simulated
     assert {trace.job for trace in document.traces} == {"demo"}
