@@ -86,12 +86,17 @@ class Holders:
 
 
 def holders(document: ReportDocument) -> Holders | None:
-    """Return the holders behind the summary; None where the report has none."""
-    summary = document.summary
-    if summary is None or not summary.held:
+    """Return the holders behind the summary; None where the report has none.
+
+    Where the summary itself has none, those of its rows, if all of these are shown.
+    """
+    summary, rows = document.summary, used_rows(document)
+    if summary is None:
         return None
-    count = summary.steps or len(used_rows(document))
-    return Holders(held=summary.held, count=max(count, 1), step_ns=summary.step_ns or 0.0)
+    count, held = summary.steps or len(rows), summary.held
+    if not held and count == len(rows):
+        held = tuple(each for row in rows for each in row.held)
+    return Holders(held=held, count=count, step_ns=summary.step_ns or 0.0) if held else None
 
 
 def who(found: Holders, those: Sequence[Held]) -> str:
@@ -113,16 +118,22 @@ def who(found: Holders, those: Sequence[Held]) -> str:
         ),
         None,
     )
+    least = at_least(those)
     names = [
-        f"{said(name)} ({short_milliseconds(time_ns)})"
+        f"{said(name)} ({least}{short_milliseconds(time_ns)})"
         for name, time_ns in found.sums(named, _own_name)[: _NAMED + 2]
         if time_ns >= _LEAST_RATIO * found.step_ns and name not in {half and half[0], OTHER_PARTS}
     ][:_NAMED]
     if half is None:
         return f"spread: {', '.join(names)}" if names else ""
     where = said(half[0]) if half[0].startswith(_NOTHING_OPEN) else f"in {said(half[0])}"
-    share = f"{percent(half[1] / all_ns, 0)} % of it {where}"
+    share = f"{least}{percent(half[1] / all_ns, 0)} % of it {where}"
     return f"{share}; longest: {', '.join(names)}" if names else share
+
+
+def at_least(those: Sequence[Held]) -> str:
+    """Return the mark of times of names that may also be in the entry of the smallest ones."""
+    return "≥ " if any(each.name == OTHER_PARTS for each in those) else ""
 
 
 def _whole(each: Held) -> str | None:
@@ -152,9 +163,11 @@ def who_held_it(document: ReportDocument) -> Section | None:
     rows: list[tuple[str, ...]] = []
     for row, words in _ROW_WORDS.items():
         those = found.of(row)
+        least = at_least(those)
         for name, time_ns in found.sums(those, _own_name)[:_NAMED]:
-            if time_ns >= _LEAST_RATIO * found.step_ns:
-                rows.append(_line(found, words, name, [e for e in those if e.name == name]))
+            if time_ns >= _LEAST_RATIO * found.step_ns and name != OTHER_PARTS:
+                cells = _line(found, words, name, [e for e in those if e.name == name])
+                rows.append((*cells[:2], least + cells[2], *cells[3:]))
     if not rows:
         return None
     columns = ("<while", "~<held by", "ms", "%", "-?~<whole", "-??~<region", "-?late host ms")

@@ -178,7 +178,7 @@ def test_what_is_between_operators_and_the_rest_of_many_are_told_as_such() -> No
         held("idle_launch_prep", "(other)", 80),
         idle_launch_prep=200.0,
     )
-    assert first(document).endswith(" (20.0 %), 60 % of it before aten::mm (no operator open)")
+    assert first(document).endswith(" (20.0 %), ≥ 60 % of it before aten::mm (no operator open)")
     rest = held_by(held("idle_sync", "(other)", 200), idle_sync=200.0)
     assert first(rest) == "SYNCHRONISING: 200 of each 1000 ms step (20.0 %)"
 
@@ -220,6 +220,14 @@ def test_wait_and_transfer_are_told_apart_where_known() -> None:
     assert first(replace(document, steps=steps)).endswith(
         "70.0 of it waiting for other ranks, 30.0 in transfer"
     )
+
+
+def test_without_holders_of_the_summary_those_of_its_rows_are_told_if_all_are_shown() -> None:
+    document = waiting(idle_sync=200.0)
+    item = held("idle_sync", "aten::item", 200)
+    steps = tuple(replace(row, held=(item,)) for row in document.steps)
+    assert first(replace(document, steps=steps)).endswith("100 % of it in aten::item")
+    assert "aten::item" not in first(replace(document, steps=steps[:1]))
 
 
 def test_a_rank_that_is_late_by_its_own_work_is_named() -> None:
