@@ -41,16 +41,11 @@ _STATE_MODES: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFolder:
-    """The agent's state folder, and the lock that it holds on it.
-
-    Attributes:
-        problem: The reason why nothing can be stored there; None if it can.
-        lock_fd: Holds the lock until it is closed; None where there is a problem.
-    """
+    """The agent's state folder, and the lock that it holds on it."""
 
     path: Path
-    problem: str | None
-    lock_fd: int | None = None
+    problem: str | None  # the reason why nothing can be stored there; None if it can
+    lock_fd: int | None = None  # holds the lock until it is closed; None where there is a problem
 
     def close(self) -> None:
         """Release the lock."""

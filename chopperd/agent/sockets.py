@@ -41,18 +41,12 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
-    """Listening sockets; None where the configuration wants none or the folder can't be written.
-
-    Attributes:
-        api: Loopback TCP of the API.
-        api_local: Unix socket of the API.
-        addresses: Their addresses, with the ports that were bound.
-    """
+    """Listening sockets; None where the configuration wants none or the folder can't be written."""
 
     metrics: socket.socket | None
-    api: socket.socket | None
-    api_local: socket.socket | None
-    addresses: Addresses
+    api: socket.socket | None  # loopback TCP of the API
+    api_local: socket.socket | None  # Unix socket of the API
+    addresses: Addresses  # their addresses, with the ports that were bound
 
     def close(self) -> None:
         """Close the sockets that no listener has closed, and remove the Unix socket's file."""

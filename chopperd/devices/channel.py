@@ -23,18 +23,12 @@ _FIRST_READS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A driver call that reads one number.
+    """A driver call that reads one number."""
 
-    Attributes:
-        operation: The vendor's name of the call, for errors and counts; unique within a field.
-        read: Returns the number in the field's unit; raises the vendor's error or
-            `CallFailedError`.
-        source: Name of this call where a field has several ("v2", "instant").
-    """
-
-    operation: str
+    operation: str  # the vendor's name of the call, for errors and counts; unique within a field
+    #: Returns the number in the field's unit; raises the vendor's error or `CallFailedError`.
     read: Callable[[], float]
-    source: str | None = None
+    source: str | None = None  # name of this call where a field has several ("v2", "instant")
 
 
 class Channel:

@@ -153,15 +153,10 @@ class CallsHangError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait for the calls of one GPU.
+    """How long to wait for the calls of one GPU."""
 
-    Attributes:
-        first_s: Limit while no calls have hung.
-        later_s: Limit once some have: all waits together must fit into the caller's time limit.
-    """
-
-    first_s: float
-    later_s: float
+    first_s: float  # limit while no calls have hung
+    later_s: float  # limit once some have: all waits together must fit into the caller's time limit
 
 
 class TimedCalls:

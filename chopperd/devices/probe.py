@@ -14,17 +14,11 @@ _P50, _P99 = 0.5, 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldProber:
-    """Makes calls several times and times them; failures are not counted in `faults`.
+    """Makes calls several times and times them; failures are not counted in `faults`."""
 
-    Attributes:
-        faults: Classifies errors, and stores which call gives each field.
-        clock: Times the calls.
-        calls_count: Number of times that a call that answers is made.
-    """
-
-    faults: DeviceFaults
-    clock: Clock
-    calls_count: int
+    faults: DeviceFaults  # classifies errors, and stores which call gives each field
+    clock: Clock  # times the calls
+    calls_count: int  # number of times that a call that answers is made
 
     def is_selected(self, field: str, operation: str) -> bool:
         """Return whether this operation gives a field now."""

@@ -117,27 +117,20 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedValue:
-    """A number of a reading, in the buffer of a call.
+    """A number of a reading, in the buffer of a call."""
 
-    Attributes:
-        call: Index of the call in the plan.
-        offset: Bytes from the start of the buffer.
-        kind: Encoding of the number.
-        name: The field of `DeviceReading`; "die_clocks_mhz.3" is the clock of the fourth die.
-        scale: Factor to the field's unit; the inverse of a whole number (0.001) is applied as a
-            division, which rounds only once.
-        low, high: Bounds after scaling; a value outside is implausible.
-        checks: Words (uint32) of the same buffer that must have a value, by offset, such as the
-            number's own return code and type.
-    """
-
-    call: int
-    offset: int
-    kind: NumberKind
-    name: str
+    call: int  # index of the call in the plan
+    offset: int  # bytes from the start of the buffer
+    kind: NumberKind  # encoding of the number
+    name: str  # the field of `DeviceReading`; "die_clocks_mhz.3" is the clock of the fourth die
+    #: Factor to the field's unit; the inverse of a whole number (0.001) is applied as a division,
+    #: which rounds only once.
     scale: float = 1.0
+    #: Bounds after scaling; a value outside is implausible.
     low: float
     high: float
+    #: Words (uint32) of the same buffer that must have a value, by offset, such as the number's own
+    #: return code and type.
     checks: Mapping[int, int] = field(default_factory=dict)
 
 

@@ -28,19 +28,13 @@ _WAITING: Final = frozenset({TraceState.QUEUED, TraceState.SPOOLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Name, job, owner, time and device map that come with a trace's bytes.
-
-    Attributes:
-        job: The job that it belongs to; None: the one that the trace itself names.
-        owner_uid: Its owner; None: unknown.
-        written_unix_ns: It was written no later than this.
-        device_map: Which GPU each of its devices is, by the sender; None: not given.
-    """
+    """Name, job, owner, time and device map that come with a trace's bytes."""
 
     name: str
-    job: str | None
-    owner_uid: int | None
-    written_unix_ns: int
+    job: str | None  # the job that it belongs to; None: the one that the trace itself names
+    owner_uid: int | None  # its owner; None: unknown
+    written_unix_ns: int  # it was written no later than this
+    #: Which GPU each of its devices is, by the sender; None: not given.
     device_map: str | None = None
 
 

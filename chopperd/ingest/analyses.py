@@ -54,19 +54,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisSettings:
-    """Settings of the analysis of traces.
+    """Settings of the analysis of traces."""
 
-    Attributes:
-        recorder: Folder of the flight recorder; None if there is none.
-        options: How reports are made.
-        timeout_s: Longest time for one trace.
-        keep_traces: Whether traces stay in the queue's folder afterwards.
-    """
-
-    recorder: Path | None
-    options: ReportOptions
-    timeout_s: float
-    keep_traces: bool
+    recorder: Path | None  # folder of the flight recorder; None if there is none
+    options: ReportOptions  # how reports are made
+    timeout_s: float  # longest time for one trace
+    keep_traces: bool  # whether traces stay in the queue's folder afterwards
 
 
 @dataclass(slots=True, kw_only=True)

@@ -42,17 +42,11 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedTrace:
-    """The entry of a stored trace, with when it was written and how often analysis began.
+    """The entry of a stored trace, with when it was written and how often analysis began."""
 
-    Attributes:
-        entry: As it was admitted; its state is `ANALYSED` if it is only retained.
-        written_unix_ns: When the file was last written to: the trace had ended by then.
-        start_count: How often its analysis began.
-    """
-
-    entry: TraceEntry
-    written_unix_ns: int
-    start_count: int = 0
+    entry: TraceEntry  # as it was admitted; its state is `ANALYSED` if it is only retained
+    written_unix_ns: int  # when the file was last written to: the trace had ended by then
+    start_count: int = 0  # how often its analysis began
 
 
 class TraceQueue:

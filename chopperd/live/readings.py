@@ -209,19 +209,12 @@ _LEAST_RATIO: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyClock:
-    """The busy clock of one GPU over one window.
+    """The busy clock of one GPU over one window."""
 
-    Attributes:
-        model: Name of the GPU's model; only GPUs of one model are compared.
-        sampled_s: Time with known clock.
-        busy_s: Busy part of that time.
-        mean_hz: Mean SM clock over the busy part, in Hz.
-    """
-
-    model: str
-    sampled_s: float
-    busy_s: float
-    mean_hz: float
+    model: str  # name of the GPU's model; only GPUs of one model are compared
+    sampled_s: float  # time with known clock
+    busy_s: float  # busy part of that time
+    mean_hz: float  # mean SM clock over the busy part, in Hz
 
 
 class BusyClocks:

@@ -30,17 +30,13 @@ _TAIL: Final = 0.025
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeRatio:
-    """Mean step time with sampling over that without, and its 95 % interval.
+    """Mean step time with sampling over that without, and its 95 % interval."""
 
-    Attributes:
-        ratio, low, high: 1.02: sampling makes steps 2 % longer.
-        block_count: Number of blocks measured.
-    """
-
+    #: 1.02: sampling makes steps 2 % longer.
     ratio: float
     low: float
     high: float
-    block_count: int
+    block_count: int  # number of blocks measured
 
 
 def block_log_ratios(
@@ -142,17 +138,11 @@ _MOST_BLOCKS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedSteps:
-    """Steps that one rank of a job marked.
+    """Steps that one rank of a job marked."""
 
-    Attributes:
-        run: Identifies this run of this job.
-        end_mono_ns: (n,) int64, rising; when each ended.
-        duration_ns: (n,) int64, how long it took.
-    """
-
-    run: str
-    end_mono_ns: Int64s
-    duration_ns: Int64s
+    run: str  # identifies this run of this job
+    end_mono_ns: Int64s  # (n,) int64, rising; when each ended
+    duration_ns: Int64s  # (n,) int64, how long it took
 
 
 class StepMarks(Protocol):

@@ -129,17 +129,13 @@ class PythonTicks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """The parts that a GPU's loop can be given; each has a default.
+    """The parts that a GPU's loop can be given; each has a default."""
 
-    Attributes:
-        place: (position of this GPU, number of GPUs), so that their reads do not coincide.
-        slow_state: Takes values that are not part of a sample; None: they are dropped.
-        ticks: Waits for ticks and may make reads; None: in Python.
-    """
-
+    #: (position of this GPU, number of GPUs), so that their reads do not coincide.
     place: tuple[int, int] = (0, 1)
+    #: Takes values that are not part of a sample; None: they are dropped.
     slow_state: SlowStateWriter | None = None
-    ticks: TickRunner | None = None
+    ticks: TickRunner | None = None  # waits for ticks and may make reads; None: in Python
 
 
 class DeviceLoop:

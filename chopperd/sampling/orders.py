@@ -46,15 +46,10 @@ _LOWEST_HZ, _HIGHEST_HZ = 0.1, 1000.0
 
 
 class Burst(msgspec.Struct, frozen=True, kw_only=True, tag="burst"):
-    """Order: read at another rate until a time, with the driver budget of bursts.
+    """Order: read at another rate until a time, with the driver budget of bursts."""
 
-    Attributes:
-        hz: The rate.
-        until_mono_ns: CLOCK_MONOTONIC.
-    """
-
-    hz: float
-    until_mono_ns: int
+    hz: float  # the rate
+    until_mono_ns: int  # CLOCK_MONOTONIC
 
 
 class Quiet(msgspec.Struct, frozen=True, kw_only=True, tag="quiet"):

@@ -79,19 +79,12 @@ _IDLE: Final = Cause.LOW_UTILIZATION
 
 
 class PaceDecision(NamedTuple):
-    """The period at which a GPU is read, and why.
+    """The period at which a GPU is read, and why."""
 
-    Attributes:
-        pace: The reason for the period.
-        period_ns: Time between two reads; 0: none is made.
-        wanted_ns: The period without a driver budget.
-        until_mono_ns: When the decision expires.
-    """
-
-    pace: Pace
-    period_ns: int
-    wanted_ns: int
-    until_mono_ns: int
+    pace: Pace  # the reason for the period
+    period_ns: int  # time between two reads; 0: none is made
+    wanted_ns: int  # the period without a driver budget
+    until_mono_ns: int  # when the decision expires
 
 
 class IdleStretch:

@@ -19,20 +19,15 @@ class ExitStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Limits for when a sampler counts as hung, and how soon its successor starts.
+    """Limits for when a sampler counts as hung, and how soon its successor starts."""
 
-    Attributes:
-        start_s: Most time to the first sign of life.
-        hung_s: Age of driver calls on all GPUs, or of the last sign of life, that means hung.
-        longest_pause_s: Pauses before restarts double from 1 s up to this; the first is none.
-        steady_s: A process that lasted this long is followed by one without pause.
-        unavailable_pause_s: Pause after a process that found no GPU, where none ever did.
-    """
-
-    start_s: float = 10.0
+    start_s: float = 10.0  # most time to the first sign of life
+    #: Age of driver calls on all GPUs, or of the last sign of life, that means hung.
     hung_s: float = 5.0
+    #: Pauses before restarts double from 1 s up to this; the first is none.
     longest_pause_s: float = 30.0
-    steady_s: float = 60.0
+    steady_s: float = 60.0  # a process that lasted this long is followed by one without pause
+    #: Pause after a process that found no GPU, where none ever did.
     unavailable_pause_s: float = 60.0
 
 

@@ -25,35 +25,24 @@ _BLOCK: Final = 128
 
 
 class Tick(NamedTuple):
-    """One read that is due.
+    """One read that is due."""
 
-    Attributes:
-        deadline_mono_ns: When it should begin.
-        end_mono_ns: End of its period, or a tenth of one after its deadline if that is later. A
-            read that is late is made at once until then; after that the period is left without
-            one, so that a stall is never followed by a bunch of reads.
-        scope: How much to read.
-    """
-
-    deadline_mono_ns: int
+    deadline_mono_ns: int  # when it should begin
+    #: End of its period, or a tenth of one after its deadline if that is later. A read that is late
+    #: is made at once until then; after that the period is left without one, so that a stall is
+    #: never followed by a bunch of reads.
     end_mono_ns: int
-    scope: ReadScope
+    scope: ReadScope  # how much to read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """All ticks of one GPU: period k is `[start + k·P, start + (k+1)·P)` and holds one read.
+    """All ticks of one GPU: period k is `[start + k·P, start + (k+1)·P)` and holds one read."""
 
-    Attributes:
-        start_mono_ns: Start of period 0.
-        period_ns: P.
-        full_every_count: One read in this many periods covers everything the device answers.
-        seed: Draws the point inside each period, and which read is full; another for each GPU.
-    """
-
-    start_mono_ns: int
-    period_ns: int
-    full_every_count: int = 1
+    start_mono_ns: int  # start of period 0
+    period_ns: int  # P
+    full_every_count: int = 1  # one read in this many periods covers everything the device answers
+    #: Draws the point inside each period, and which read is full; another for each GPU.
     seed: int = 0
 
     def deadlines_mono_ns(self, periods: Int64s) -> Int64s:

@@ -14,35 +14,25 @@ LOWEST_HZ: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerSettings:
-    """Rates, budgets and intervals of the sampler.
+    """Rates, budgets and intervals of the sampler."""
 
-    Attributes:
-        hz: Rate of the fast loop (clock and limit reasons).
-        slow_hz: Rate of the slow loop (everything the device answers).
-        budget_ratio: Share of time that driver calls on one GPU may take before its loop slows.
-        idle_hz: Rate of all reads of a GPU that has been idle for `idle_after_s`; None: as any.
-        burst_hz: Highest rate of the bursts that may be ordered; None: there are none.
-        burst_budget_ratio: As `budget_ratio`, in a burst.
-        history_s: How long the ring retains samples for a reader that is late.
-        probe_every_s: How often a lost GPU is probed.
-        sensors_every_s: How often sensors of unknown update period are probed; None: never.
-        processes_every_s: How often the processes on each GPU are listed.
-        watch_every_s: How often the driver is asked for faults, and which GPUs came or went.
-        seed: Draws the point of each read in its period.
-    """
-
-    hz: float = 10.0
-    slow_hz: float = 1.0
+    hz: float = 10.0  # rate of the fast loop (clock and limit reasons)
+    slow_hz: float = 1.0  # rate of the slow loop (everything the device answers)
+    #: Share of time that driver calls on one GPU may take before its loop slows.
     budget_ratio: float = 0.02
+    #: Rate of all reads of a GPU that has been idle for `idle_after_s`; None: as any.
     idle_hz: float | None = None
     idle_after_s: float = 10.0
+    #: Highest rate of the bursts that may be ordered; None: there are none.
     burst_hz: float | None = None
-    burst_budget_ratio: float = 0.02
-    history_s: float = 30.0
-    probe_every_s: float = 60.0
+    burst_budget_ratio: float = 0.02  # as `budget_ratio`, in a burst
+    history_s: float = 30.0  # how long the ring retains samples for a reader that is late
+    probe_every_s: float = 60.0  # how often a lost GPU is probed
+    #: How often sensors of unknown update period are probed; None: never.
     sensors_every_s: float | None = 600.0
-    seed: int = 0
-    processes_every_s: float = 10.0
+    seed: int = 0  # draws the point of each read in its period
+    processes_every_s: float = 10.0  # how often the processes on each GPU are listed
+    #: How often the driver is asked for faults, and which GPUs came or went.
     watch_every_s: float = 60.0
 
     def __post_init__(self) -> None:

@@ -28,52 +28,39 @@ _MIN_CHANGES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandFigures:
-    """Means over one operand's phases; None where nothing was sampled.
+    """Means over one operand's phases; None where nothing was sampled."""
 
-    Attributes:
-        products_count: Number of products timed.
-        product_ns: Mean time of a product.
-        clock_mhz, power_w: Means over the timed part of the phases.
-        samples_count: Number of samples of the clock.
-        cause_ratio: By label, the share of samples in which the driver reported this limit;
-            "unknown" where it could not be read.
-    """
-
-    products_count: int
-    product_ns: float | None
+    products_count: int  # number of products timed
+    product_ns: float | None  # mean time of a product
+    #: Means over the timed part of the phases.
     clock_mhz: float | None
     power_w: float | None
-    samples_count: int
+    samples_count: int  # number of samples of the clock
+    #: By label, the share of samples in which the driver reported this limit; "unknown" where it
+    #: could not be read.
     cause_ratio: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The findings of a self-test.
+    """The findings of a self-test."""
 
-    Attributes:
-        gpu: Which GPU was sampled.
-        ready: The load's device, torch, data type and matrix size.
-        backend, driver, simulated: Back end that sampled, its driver, whether it is simulated.
-        asked_hz, kept_hz: Requested and achieved sampling rate; None where not known.
-        verdict: Whether the clock explains the time.
-        operands: Figures of "zeros" and "random".
-        clock_lag, power_lag: How much later than the load's on/off the sensors show it.
-        change_ns: By sensor, the median time between two changes of its value as sampled, which
-            can't be less than the sampling period; None where it changed seldom.
-    """
-
-    gpu: GpuInfo
-    ready: Ready
+    gpu: GpuInfo  # which GPU was sampled
+    ready: Ready  # the load's device, torch, data type and matrix size
+    #: Back end that sampled, its driver, whether it is simulated.
     backend: str
     driver: str | None
     simulated: bool
+    #: Requested and achieved sampling rate; None where not known.
     asked_hz: float | None
     kept_hz: float | None
-    verdict: Verdict
-    operands: Mapping[str, OperandFigures]
+    verdict: Verdict  # whether the clock explains the time
+    operands: Mapping[str, OperandFigures]  # figures of "zeros" and "random"
+    #: How much later than the load's on/off the sensors show it.
     clock_lag: LagEstimate
     power_lag: LagEstimate
+    #: By sensor, the median time between two changes of its value as sampled, which can't be less
+    #: than the sampling period; None where it changed seldom.
     change_ns: Mapping[str, int | None]
 
 

@@ -33,19 +33,12 @@ class Begin(msgspec.Struct, frozen=True, tag_field="event", tag="begin"):
 
 
 class Phase(msgspec.Struct, frozen=True, tag_field="event", tag="phase"):
-    """Message: a phase is over; has its times.
+    """Message: a phase is over; has its times."""
 
-    Attributes:
-        operand: "zeros" or "random".
-        round: Number of the round, from 0.
-        products_a_batch: Matrix products between two edges.
-        edge_mono_ns: CLOCK_MONOTONIC of the first batch's start and of each batch's end.
-    """
-
-    operand: str
-    round: int
-    products_a_batch: int
-    edge_mono_ns: list[int]
+    operand: str  # "zeros" or "random"
+    round: int  # number of the round, from 0
+    products_a_batch: int  # matrix products between two edges
+    edge_mono_ns: list[int]  # CLOCK_MONOTONIC of the first batch's start and of each batch's end
 
 
 class Pulses(msgspec.Struct, frozen=True, tag_field="event", tag="pulses"):
@@ -108,25 +101,16 @@ LOAD_SCRIPT: Final = Path(__file__).with_name("load.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """A load: rounds of zeros, then random data, then pulses of random data.
+    """A load: rounds of zeros, then random data, then pulses of random data."""
 
-    Attributes:
-        device: "cuda", or "cpu" in tests.
-        uuid: The driver's UUID of the GPU; None takes torch's first device.
-        rounds: How often both operands run in turn, so that a slow drift (heat) cancels.
-        warm_up_s: How long each phase runs before it is timed: the clock follows the load late.
-        seconds: How long each phase is timed.
-        pulses: How often the load goes on and off.
-        pulse_s: Length of the shortest pulse.
-    """
-
-    device: str = "cuda"
-    uuid: str | None = None
-    rounds: int = 2
+    device: str = "cuda"  # "cuda", or "cpu" in tests
+    uuid: str | None = None  # the driver's UUID of the GPU; None takes torch's first device
+    rounds: int = 2  # how often both operands run in turn, so that a slow drift (heat) cancels
+    #: How long each phase runs before it is timed: the clock follows the load late.
     warm_up_s: float = 2.0
-    seconds: float = 10.0
-    pulses: int = 12
-    pulse_s: float = 0.3
+    seconds: float = 10.0  # how long each phase is timed
+    pulses: int = 12  # how often the load goes on and off
+    pulse_s: float = 0.3  # length of the shortest pulse
 
     @property
     def lasts_s(self) -> float:

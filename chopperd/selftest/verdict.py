@@ -49,34 +49,21 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The comparison of random data with zeros.
+    """The comparison of random data with zeros."""
 
-    Attributes:
-        outcome: The result.
-        meaning: The result in words.
-        time: Time of a product, random data over zeros.
-        clock: Clock, zeros over random data.
-        cycles: Time over clock ratio: 1 where the clock explains the time.
-    """
-
-    outcome: Outcome
-    meaning: str
-    time: Ratio | None = None
-    clock: Ratio | None = None
-    cycles: Ratio | None = None
+    outcome: Outcome  # the result
+    meaning: str  # the result in words
+    time: Ratio | None = None  # time of a product, random data over zeros
+    clock: Ratio | None = None  # clock, zeros over random data
+    cycles: Ratio | None = None  # time over clock ratio: 1 where the clock explains the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Means over parts of one operand's phases.
+    """Means over parts of one operand's phases."""
 
-    Attributes:
-        product_ns: (b,) float64, time of a product.
-        clock_mhz: (b,) float64, mean of the samples inside; NaN where there are too few.
-    """
-
-    product_ns: Float64s
-    clock_mhz: Float64s
+    product_ns: Float64s  # (b,) float64, time of a product
+    clock_mhz: Float64s  # (b,) float64, mean of the samples inside; NaN where there are too few
 
 
 def verdict(phases: list[Phase], t_mono_ns: Int64s, clock_mhz: Float64s) -> Verdict:

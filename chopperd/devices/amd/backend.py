@@ -31,24 +31,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class AmdGpu(Generic[T]):
-    """State of one whole GPU (not of a partition) while the back end is open.
+    """State of one whole GPU (not of a partition) while the back end is open."""
 
-    Attributes:
-        info: Its identity, without the source of its power.
-        card: The back end's own description of it: a `Card` or a `Processor`.
-        faults: Failures of the thread that reads it.
-        other_faults: Failures of the thread that lists its processes.
-        source, sensors: Fetch and decode its metrics; None before its first read, and after a loss.
-        loss: Why it is lost; None if it is not.
-    """
-
-    info: GpuInfo
-    card: T
-    faults: DeviceFaults
-    other_faults: DeviceFaults
+    info: GpuInfo  # its identity, without the source of its power
+    card: T  # the back end's own description of it: a `Card` or a `Processor`
+    faults: DeviceFaults  # failures of the thread that reads it
+    other_faults: DeviceFaults  # failures of the thread that lists its processes
+    #: Fetch and decode its metrics; None before its first read, and after a loss.
     source: MetricsSource | None = None
     sensors: AmdSensors | None = None
-    loss: DeviceError | None = None
+    loss: DeviceError | None = None  # why it is lost; None if it is not
 
 
 class AmdBackend(ABC, Generic[T]):

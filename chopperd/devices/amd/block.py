@@ -45,18 +45,13 @@ class MetricSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLayout:
-    """Where each metric is in one version of the block.
+    """Where each metric is in one version of the block."""
 
-    Attributes:
-        version: The version as text ("gpu_metrics v1.8", "amdsmi 26.0").
-        size_bytes: Size of the whole block.
-        slots: Locations by the metric's name in `amdsmi_gpu_metrics_t`, also where the kernel's
-            name differs ("current_gfxclks", "current_socket_power"). A count per die of each
-            partition has the dies of all partitions in a row ("gfx_below_host_limit_ppt_acc").
-    """
-
-    version: str
-    size_bytes: int
+    version: str  # the version as text ("gpu_metrics v1.8", "amdsmi 26.0")
+    size_bytes: int  # size of the whole block
+    #: Locations by the metric's name in `amdsmi_gpu_metrics_t`, also where the kernel's name
+    #: differs ("current_gfxclks", "current_socket_power"). A count per die of each partition has
+    #: the dies of all partitions in a row ("gfx_below_host_limit_ppt_acc").
     slots: Mapping[str, MetricSlot]
 
 

@@ -38,24 +38,17 @@ def number_in(path: Path, base: int = 10) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KfdNode:
-    """A GPU, or a partition of one, as the kernel's compute driver (KFD) lists it.
+    """A GPU, or a partition of one, as the kernel's compute driver (KFD) lists it."""
 
-    Attributes:
-        node: Its index among the nodes that can be read here, CPUs counted: HSA's node id in every
-            process that may open the same devices.
-        pci_bus_id: PCI address of its card ("0000:c1:00.0").
-        partition: Its number on the card; 0 on a whole card.
-        unique_id: The chip's own id; None where it has none.
-        gpu_id: Its id in other files of the compute driver; None where it may not be read.
-        kernel_node: Its number in the kernel's list, for every reader.
-    """
-
+    #: Its index among the nodes that can be read here, CPUs counted: HSA's node id in every process
+    #: that may open the same devices.
     node: int
-    pci_bus_id: str
-    partition: int = 0
-    unique_id: int | None = None
+    pci_bus_id: str  # PCI address of its card ("0000:c1:00.0")
+    partition: int = 0  # its number on the card; 0 on a whole card
+    unique_id: int | None = None  # the chip's own id; None where it has none
+    #: Its id in other files of the compute driver; None where it may not be read.
     gpu_id: int | None = None
-    kernel_node: int | None = None
+    kernel_node: int | None = None  # its number in the kernel's list, for every reader
 
 
 def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:

@@ -30,19 +30,15 @@ _DIE_BOUNDS: Final = Bounds(0, plausible.DIE_CLOCK_MHZ.high)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannableCall(Call):
-    """A call for one field, outside of the block, that native code can make as well.
+    """A call for one field, outside of the block, that native code can make as well."""
 
-    Attributes:
-        plan: Returns the call for a plan, after a first read; None if it can't be planned.
-        offset, kind, scale: Where its number is and its factor, as in `PlannedValue`.
-        unit: The driver's unit.
-    """
-
+    #: Returns the call for a plan, after a first read; None if it can't be planned.
     plan: Callable[[], PlannedCall | None]
+    #: Where its number is and its factor, as in `PlannedValue`.
     offset: int
     kind: NumberKind
     scale: float = 1.0
-    unit: str = ""
+    unit: str = ""  # the driver's unit
 
 
 class _NotSettledError(Exception):

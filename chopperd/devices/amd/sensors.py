@@ -42,20 +42,14 @@ class ExtraField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTraits:
-    """What is known of a GPU before its first read.
+    """What is known of a GPU before its first read."""
 
-    Attributes:
-        label: The GPU's label.
-        gives_card_power: Whether its power is that of a card with another GPU on it.
-        fallbacks: Calls for fields that the block may lack, used after the block's own.
-        extra: Fields that are never in the block, for full reads.
-        hotspot_limit_c: Temperature at which the chip slows down; None if not known.
-    """
-
-    label: str
-    gives_card_power: bool = False
+    label: str  # the GPU's label
+    gives_card_power: bool = False  # whether its power is that of a card with another GPU on it
+    #: Calls for fields that the block may lack, used after the block's own.
     fallbacks: tuple[ExtraField, ...] = ()
-    extra: tuple[ExtraField, ...] = ()
+    extra: tuple[ExtraField, ...] = ()  # fields that are never in the block, for full reads
+    #: Temperature at which the chip slows down; None if not known.
     hotspot_limit_c: float | None = None
 
 

@@ -25,21 +25,13 @@ FIRMWARE_TICK_NS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A metric that gives a field of a reading.
+    """A metric that gives a field of a reading."""
 
-    Attributes:
-        metric: Its name, as in `MetricsLayout.slots`.
-        per_unit: How many of the metric's units are one of the field's.
-        unit: The metric's unit.
-        source: Name of this method where a field has several.
-        absent: A value that means "not reported", in addition to all ones.
-    """
-
-    metric: str
-    per_unit: int = 1
-    unit: str
-    source: str | None = None
-    absent: int | None = None
+    metric: str  # its name, as in `MetricsLayout.slots`
+    per_unit: int = 1  # how many of the metric's units are one of the field's
+    unit: str  # the metric's unit
+    source: str | None = None  # name of this method where a field has several
+    absent: int | None = None  # a value that means "not reported", in addition to all ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,24 +31,17 @@ _NOTHING: Final = DeviceReading()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardTraits:
-    """What is known of a GPU, or of an instance of one, before its first read.
+    """What is known of a GPU, or of an instance of one, before its first read."""
 
-    Attributes:
-        limit_fields: Causes by the field ids of the driver's cumulative limit counters.
-        mig: Whether MIG mode is on: the activity of the whole GPU is then not defined.
-        memory_size_bytes: Upper bound of the memory in use; None if not known.
-        has_board: Whether clock, power, energy, temperature and limits are its own: not those of
-            an instance, which shares them with its card.
-        has_memory: Whether its memory is its own: not that of a card in MIG mode.
-        system_memory: The system's memory, for a GPU that uses it.
-    """
-
+    #: Causes by the field ids of the driver's cumulative limit counters.
     limit_fields: Mapping[int, Cause]
-    mig: bool
-    memory_size_bytes: int | None
+    mig: bool  # whether MIG mode is on: the activity of the whole GPU is then not defined
+    memory_size_bytes: int | None  # upper bound of the memory in use; None if not known
+    #: Whether clock, power, energy, temperature and limits are its own: not those of an instance,
+    #: which shares them with its card.
     has_board: bool = True
-    has_memory: bool = True
-    system_memory: SystemMemory | None = None
+    has_memory: bool = True  # whether its memory is its own: not that of a card in MIG mode
+    system_memory: SystemMemory | None = None  # the system's memory, for a GPU that uses it
 
 
 class Board:

@@ -31,28 +31,19 @@ MODULE_SCOPE: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """A number that one NVML call gives, in the buffer it fills.
+    """A number that one NVML call gives, in the buffer it fills."""
 
-    Attributes:
-        operation: The entry point: f(handle, buffer), or f(handle, argument, buffer).
-        argument: The call's argument; None if it has none.
-        size_bytes: Size of the buffer.
-        words: Input at the start of the buffer (uint32 each): a version, a sensor.
-        offset, kind: Where the number is, and its encoding.
-        per_unit: How many of the driver's units are one of the field's.
-        unit: The driver's unit.
-        source: Name of this method where a field has several.
-    """
-
-    operation: str
-    argument: int | None = None
-    size_bytes: int = 4
+    operation: str  # the entry point: f(handle, buffer), or f(handle, argument, buffer)
+    argument: int | None = None  # the call's argument; None if it has none
+    size_bytes: int = 4  # size of the buffer
+    #: Input at the start of the buffer (uint32 each): a version, a sensor.
     words: tuple[int, ...] = ()
+    #: Where the number is, and its encoding.
     offset: int = 0
     kind: NumberKind = NumberKind.UINT32
-    per_unit: int = 1
-    unit: str
-    source: str | None = None
+    per_unit: int = 1  # how many of the driver's units are one of the field's
+    unit: str  # the driver's unit
+    source: str | None = None  # name of this method where a field has several
 
     @property
     def label(self) -> str:

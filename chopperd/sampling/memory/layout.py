@@ -203,23 +203,15 @@ class RingLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingDescription:
-    """Description of what is sampled; each sampler process writes it once.
+    """Description of what is sampled; each sampler process writes it once."""
 
-    Attributes:
-        gpus: GPU of each slot, in slot order.
-        backend: Name of the back end.
-        driver: Driver version, where there is one.
-        simulated: Whether the values come from a simulation.
-        chosen: Why this back end was chosen, for people; None where the user named it.
-        failure: Why the sampler could not start; None if it did.
-    """
-
-    gpus: tuple[GpuInfo, ...] = ()
-    backend: str = ""
-    driver: str | None = None
-    simulated: bool = False
+    gpus: tuple[GpuInfo, ...] = ()  # GPU of each slot, in slot order
+    backend: str = ""  # name of the back end
+    driver: str | None = None  # driver version, where there is one
+    simulated: bool = False  # whether the values come from a simulation
+    #: Why this back end was chosen, for people; None where the user named it.
     chosen: str | None = None
-    failure: str | None = None
+    failure: str | None = None  # why the sampler could not start; None if it did
 
     def encoded(self) -> bytes:
         """Encode the description as it is in the memory: JSON."""

@@ -95,52 +95,36 @@ _ATTEMPTS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """The records that a reader gets from one drain: those it had not read yet.
+    """The records that a reader gets from one drain: those it had not read yet."""
 
-    Attributes:
-        records: (n,) of `RECORD`, oldest first; a copy.
-        overwritten_count: Records that the writer overwrote before they were read.
-        position: Where the next drain begins.
-    """
-
-    records: Records
-    overwritten_count: int
-    position: int
+    records: Records  # (n,) of `RECORD`, oldest first; a copy
+    overwritten_count: int  # records that the writer overwrote before they were read
+    position: int  # where the next drain begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
-    """Status of one GPU's sampling.
+    """Status of one GPU's sampling."""
 
-    Attributes:
-        call_started_mono_ns: Start of the driver call in progress; None if there is none.
-        call_scope: How much that call, or the last one, reads.
-        state: Whether the GPU answers.
-        written: Records since the ring was made.
-        ticks_count, missed_count: Periods that were read, and that were not.
-        transient_count, unexpected_count: Failed reads, by whether the adaptor knew the error.
-        losses_count: How often the GPU was lost.
-        driver_ns, driver_full_ns: Time in driver calls, and that part of it in full reads.
-        asked_period_ns, period_ns: The requested period, and the one in use.
-        pace: Why that one is used.
-        last_mono_ns: Time of the newest record; None before the first.
-    """
-
-    call_started_mono_ns: int | None
-    call_scope: ReadScope
-    state: GpuState
-    written: int
+    call_started_mono_ns: int | None  # start of the driver call in progress; None if there is none
+    call_scope: ReadScope  # how much that call, or the last one, reads
+    state: GpuState  # whether the GPU answers
+    written: int  # records since the ring was made
+    #: Periods that were read, and that were not.
     ticks_count: int
     missed_count: int
+    #: Failed reads, by whether the adaptor knew the error.
     transient_count: int
     unexpected_count: int
-    losses_count: int
+    losses_count: int  # how often the GPU was lost
+    #: Time in driver calls, and that part of it in full reads.
     driver_ns: int
     driver_full_ns: int
+    #: The requested period, and the one in use.
     asked_period_ns: int
     period_ns: int
-    pace: Pace
-    last_mono_ns: int | None
+    pace: Pace  # why that one is used
+    last_mono_ns: int | None  # time of the newest record; None before the first
 
 
 class RingReader:

@@ -32,26 +32,18 @@ _MOST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowState:
-    """The slow state of a GPU as a reader gets it.
+    """The slow state of a GPU as a reader gets it."""
 
-    Attributes:
-        state_mono_ns: When the values were read; None before the first.
-        state: The known values, by their name in `DeviceReading`.
-        timing: The timing of each sensor, by the name of its field.
-        driver_rare_ns: Time in driver calls that are not part of sampling.
-        invalid_count: Impossible values of the driver that were dropped.
-        processes_mono_ns: When the processes were listed; None before the first.
-        processes: The processes on the GPU at that time.
-        trouble: The fault that the driver reports, for people; None if there is none.
-    """
-
-    state_mono_ns: int | None = None
+    state_mono_ns: int | None = None  # when the values were read; None before the first
+    #: The known values, by their name in `DeviceReading`.
     state: Mapping[str, float] = field(default_factory=dict)
+    #: The timing of each sensor, by the name of its field.
     timing: Mapping[str, SensorTiming] = field(default_factory=dict)
-    driver_rare_ns: int = 0
-    invalid_count: int = 0
-    processes_mono_ns: int | None = None
-    processes: tuple[GpuProcess, ...] = ()
+    driver_rare_ns: int = 0  # time in driver calls that are not part of sampling
+    invalid_count: int = 0  # impossible values of the driver that were dropped
+    processes_mono_ns: int | None = None  # when the processes were listed; None before the first
+    processes: tuple[GpuProcess, ...] = ()  # the processes on the GPU at that time
+    #: The fault that the driver reports, for people; None if there is none.
     trouble: str | None = None
 
 

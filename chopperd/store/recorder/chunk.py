@@ -52,21 +52,16 @@ def identity(gpu: GpuInfo) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleChunk:
-    """Samples of all GPUs over some time.
-
-    Attributes:
-        records: (n,) of `RECORD` by slot, in whole us, times strictly rising; slots may be missing.
-        triples: Clock triples, rising; where there are records, at least one, and one at or
-            before the first of them if it is known.
-        lost_count: Samples of that time that are known to be missing.
-        processes: Processes that held the GPUs about that time.
-    """
+    """Samples of all GPUs over some time."""
 
     origin: Origin
+    #: (n,) of `RECORD` by slot, in whole us, times strictly rising; slots may be missing.
     records: Mapping[int, Records] = field(default_factory=dict)
+    #: Clock triples, rising; where there are records, at least one, and one at or before the first
+    #: of them if it is known.
     triples: tuple[TimeTriple, ...] = ()
-    lost_count: int = 0
-    processes: tuple[ProcessRow, ...] = ()
+    lost_count: int = 0  # samples of that time that are known to be missing
+    processes: tuple[ProcessRow, ...] = ()  # processes that held the GPUs about that time
 
     @property
     def row_count(self) -> int:

@@ -30,20 +30,16 @@ _REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleColumns:
-    """Samples of several GPUs, one row a sample, in any order.
+    """Samples of several GPUs, one row a sample, in any order."""
 
-    Attributes:
-        labels: (n,) Label of the GPU.
-        t_unix_ns, read_span_ns, causes: (n,) int64 as in `GpuSamples`.
-        floats: (n,) float64 for each of `FLOAT_COLUMNS` that was reported, the SM clock always.
-        die_clocks_mhz: (n, dies) float64, NaN where absent; None without the column.
-    """
-
-    labels: Sequence[str]
+    labels: Sequence[str]  # (n,) Label of the GPU
+    #: (n,) int64 as in `GpuSamples`.
     t_unix_ns: Int64s
     read_span_ns: Int64s
     causes: Int64s
+    #: (n,) float64 for each of `FLOAT_COLUMNS` that was reported, the SM clock always.
     floats: Mapping[str, Float64s]
+    #: (n, dies) float64, NaN where absent; None without the column.
     die_clocks_mhz: Float64s | None = None
 
 

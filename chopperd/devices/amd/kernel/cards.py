@@ -52,20 +52,13 @@ _NAME_BY_DEVICE: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A card that the driver `amdgpu` runs.
+    """A card that the driver `amdgpu` runs."""
 
-    Attributes:
-        folder: Its folder in sysfs, by PCI address, as card numbers change with a reset.
-        pci_bus_id: Its PCI address, as the kernel writes it.
-        device_id: Its PCI device id; None if not reported.
-        unique_id: The chip's own id; None where it has none.
-        nodes: Its nodes in the compute driver: one, or one for each partition, or none.
-    """
-
-    folder: Path
-    pci_bus_id: str
-    device_id: int | None
-    unique_id: int | None
+    folder: Path  # its folder in sysfs, by PCI address, as card numbers change with a reset
+    pci_bus_id: str  # its PCI address, as the kernel writes it
+    device_id: int | None  # its PCI device id; None if not reported
+    unique_id: int | None  # the chip's own id; None where it has none
+    #: Its nodes in the compute driver: one, or one for each partition, or none.
     nodes: tuple[KfdNode, ...]
 
     @property

@@ -27,29 +27,19 @@ from chopperd.units import MICROWATTS_PER_WATT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmiQuery:
-    """A number that a separate call gives, outside of the block of metrics.
+    """A number that a separate call gives, outside of the block of metrics."""
 
-    Attributes:
-        call: The entry point.
-        keys: Arguments that select the number: names of constants in the binding, or numbers.
-        structure: Type of the answer; None if it is a number alone.
-        member: Member of that structure.
-        kind: Encoding of a number alone.
-        per_unit: How many of the library's units are one of the field's.
-        source: Name of this query where a field has several.
-        unit: The library's unit.
-        absent: A value that means "not reported", in addition to all ones: all ones of a narrower
-            number that was copied here.
-    """
-
-    call: str
+    call: str  # the entry point
+    #: Arguments that select the number: names of constants in the binding, or numbers.
     keys: tuple[str | int, ...] = ()
-    structure: str | None = None
-    member: str = ""
-    kind: NumberKind = NumberKind.UINT64
-    per_unit: int = 1
-    source: str | None = None
-    unit: str
+    structure: str | None = None  # type of the answer; None if it is a number alone
+    member: str = ""  # member of that structure
+    kind: NumberKind = NumberKind.UINT64  # encoding of a number alone
+    per_unit: int = 1  # how many of the library's units are one of the field's
+    source: str | None = None  # name of this query where a field has several
+    unit: str  # the library's unit
+    #: A value that means "not reported", in addition to all ones: all ones of a narrower number
+    #: that was copied here.
     absent: int | None = None
 
     @property

@@ -17,25 +17,16 @@ _NOT_REPORTED: Final = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """A processor that AMD SMI lists: a GPU, or a partition of one.
+    """A processor that AMD SMI lists: a GPU, or a partition of one."""
 
-    Attributes:
-        handle: AMD SMI's handle, valid until the library is closed.
-        pci_bus_id: PCI address as the kernel writes it; a card's partitions differ in its function.
-        name: Its market name.
-        device_id: PCI device id; None if not reported.
-        unique_id: The chip's own id; None if it has none, or it is not reported.
-        kfd_node: As in `GpuInfo`.
-        partition: Its number on its card.
-    """
-
-    handle: int
+    handle: int  # AMD SMI's handle, valid until the library is closed
+    #: PCI address as the kernel writes it; a card's partitions differ in its function.
     pci_bus_id: str
-    name: str = "AMD GPU"
-    device_id: int | None = None
-    unique_id: int | None = None
-    kfd_node: int | None = None
-    partition: int = 0
+    name: str = "AMD GPU"  # its market name
+    device_id: int | None = None  # PCI device id; None if not reported
+    unique_id: int | None = None  # the chip's own id; None if it has none, or it is not reported
+    kfd_node: int | None = None  # as in `GpuInfo`
+    partition: int = 0  # its number on its card
 
     @property
     def card(self) -> str:
