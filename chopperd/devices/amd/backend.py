@@ -18,8 +18,13 @@ from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensors import AmdSensors, ExtraField, GpuTraits
 from chopperd.devices.base import SensorRead
 from chopperd.devices.channel import Call, settle
-from chopperd.devices.faults import DeviceFaults, VendorErrors, counts_by_gpu
-from chopperd.devices.probe import FieldProber, used_if_answered
+from chopperd.devices.faults import (
+    DeviceFaults,
+    FieldProber,
+    VendorErrors,
+    counts_by_gpu,
+    used_if_answered,
+)
 from chopperd.devices.read_plan import FORMAT_BY_KIND, NumberKind, ReadPlan
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, ReadScope

@@ -15,6 +15,7 @@ from chopperd.devices.channel import EnergyCheck, settle
 from chopperd.devices.faults import (
     CallsHangError,
     DeviceFaults,
+    FieldProber,
     TimedCalls,
     Timeouts,
     VendorErrors,
@@ -45,7 +46,6 @@ from chopperd.devices.nvml.probe import (
     spacing_ns,
 )
 from chopperd.devices.nvml.sensors import BoardTraits, InstanceSensors, NvmlSensors
-from chopperd.devices.probe import FieldProber
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope

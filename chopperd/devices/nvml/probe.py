@@ -7,11 +7,11 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final
 
+from chopperd.devices.faults import FieldProber, used_if_answered
 from chopperd.devices.nvml import table
 from chopperd.devices.nvml.calls import DirectNumber, Driver, FieldRequest, number_of
 from chopperd.devices.nvml.identity import SystemMemory
 from chopperd.devices.nvml.table import Direct, FieldValue, Method, Sensor
-from chopperd.devices.probe import FieldProber, used_if_answered
 from chopperd.model.devices import FieldProbe
 from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_US
