@@ -1,11 +1,11 @@
 """Control of the agent's sampler process: launch, pauses, bursts, end."""
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
+from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
@@ -189,8 +189,7 @@ def new_sampling(
         burst_budget_ratio=1.0 if is_simulated else wanted.burst_driver_budget_ratio,
         history_s=_HISTORY_S,
     )
-    # -P: the working directory must not shadow a module of ours.
-    command = [sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", backend]
+    command = own_command("_sampler", "--backend", backend)
     if simulation is not None:
         command += ["--simulation", simulation.to_json()]
     supervisor = SamplerSupervisor(command, settings, clock, RestartPolicy())

@@ -29,12 +29,6 @@ def run_agent(options: AgentOptions) -> int:
     return Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
 
 
-def own_command(name: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a hidden command of chopperd."""
-    # -P: the working directory must not shadow a module of ours.
-    return [sys.executable, "-P", "-m", "chopperd", name, *arguments]
-
-
 def leave(status: int) -> NoReturn:
     """End this process without the interpreter's shutdown.
 

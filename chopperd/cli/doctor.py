@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from chopperd.cli import options
-from chopperd.cli.agent import own_command
 from chopperd.cli.output import complain, print_page, write
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, effective, load_config
+from chopperd.config.paths import own_command
 from chopperd.errors import BackendUnavailableError, ConfigError
 from chopperd.model.safe_text import visible_lines
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _ROOT: Final = Path("/")
-_AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 
 
 @click.command(epilog=options.examples("chopperd doctor", "chopperd doctor --format json"))
@@ -92,11 +91,12 @@ def _facts(backend: str | None, path: Path) -> "Facts":
 
 def _amd(driver: "DriverProbe") -> "Amd":
     """Return facts about AMD's driver; query cards and AMD SMI unless a driver call hangs."""
+    from chopperd.diagnosis.facts import AMD_BACKENDS
     from chopperd.diagnosis.machine import amd_of
 
     amd = amd_of(_ROOT)
     read_by = driver.inventory.backend if driver.inventory else None
-    is_there = amd.is_loaded or bool(_AMD_BACKENDS & {driver.backend, read_by})
+    is_there = amd.is_loaded or bool(AMD_BACKENDS & {driver.backend, read_by})
     hangs = driver.hung_s is not None or driver.hung_pid is not None or driver.stuck_pids
     return amd if hangs or not is_there else amd_asked(amd, _ROOT / "sys")
 

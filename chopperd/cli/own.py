@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from chopperd.cli.agent import own_command
 from chopperd.cli.output import write
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import ConfigError
@@ -120,6 +119,8 @@ def scratch_folder() -> Iterator[Path]:
     from shutil import rmtree
     from tempfile import gettempdir
     from uuid import uuid4
+
+    from chopperd.config.paths import own_command
 
     folder = Path(gettempdir()) / f"{_PREFIX}{uuid4().hex[:_ID_LENGTH]}"
     with subprocess.Popen(

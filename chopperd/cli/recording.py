@@ -11,10 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from chopperd.cli.agent import own_command
 from chopperd.cli.output import complain
 from chopperd.clock import SystemClock
-from chopperd.config.paths import RECORDER_FOLDER, readable_state_folders
+from chopperd.config.paths import RECORDER_FOLDER, own_command, readable_state_folders
 from chopperd.config.sections import Config
 from chopperd.errors import BackendUnavailableError, StoreError
 

@@ -1,6 +1,7 @@
-"""Paths of state and sockets, the node's name, and variables of systemd and of the shell."""
+"""Paths, the node's name, variables of systemd and of the shell, command lines of own processes."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -124,6 +125,12 @@ def _is_absolute(variables: Mapping[str, str], name: str) -> bool:
 
 def _may_use(folder: Path) -> bool:
     return os.geteuid() == 0 or (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
+
+
+def own_command(name: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a hidden command of chopperd."""
+    # -P: the working directory must not shadow a module of ours.
+    return [sys.executable, "-P", "-m", "chopperd", name, *arguments]
 
 
 def node_name(config: Config) -> str:

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from chopperd.diagnosis.driver_checks import named, refusals
-from chopperd.diagnosis.facts import AmdCard, AmdSmi, DeviceNode, Facts
+from chopperd.diagnosis.facts import AMD_BACKENDS, AmdCard, AmdSmi, DeviceNode, Facts
 from chopperd.diagnosis.findings import Finding, ok, problem, unknown
 
 #: This back end reads the kernel's files; it needs neither device files nor a library.
 _BY_FILES: Final = "amdgpu"
 _BY_LIBRARY: Final = "amdsmi"
-_AMD_BACKENDS: Final = frozenset({_BY_FILES, _BY_LIBRARY})
 _KFD: Final = "/dev/kfd"
 _WHOLE: Final = "SPX"
 _OPEN_BY: Final = 'a udev rule: KERNEL=="kfd" and KERNEL=="renderD*", GROUP="render", MODE="0660"'
@@ -150,7 +149,7 @@ def _smi_state(found: AmdSmi) -> tuple[str, str | None]:
 
 def _has_amd(facts: Facts) -> bool:
     """Whether anything indicates an AMD GPU, or one of AMD's back ends was requested."""
-    is_meant = facts.driver.backend in _AMD_BACKENDS or _backend(facts) is not None
+    is_meant = facts.driver.backend in AMD_BACKENDS or _backend(facts) is not None
     return bool(facts.hardware.amd_count or facts.amd.cards or _has_kfd(facts.nodes) or is_meant)
 
 
@@ -161,6 +160,6 @@ def _has_kfd(nodes: Sequence[DeviceNode]) -> bool:
 def _backend(facts: Facts) -> str | None:
     """Return the back end by which AMD's GPUs are read; None if none is read."""
     found = facts.driver.inventory
-    if found is None or found.backend not in _AMD_BACKENDS:
+    if found is None or found.backend not in AMD_BACKENDS:
         return None
     return found.backend if any(entry.error is None for entry in found.gpus) else None

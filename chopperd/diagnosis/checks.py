@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from chopperd.diagnosis import amd_checks, driver_checks
-from chopperd.diagnosis.facts import Facts
+from chopperd.diagnosis.facts import AMD_BACKENDS, Facts
 from chopperd.diagnosis.findings import Finding, ok, problem, unknown
 from chopperd.report.text.inventory import process_words
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -134,7 +134,6 @@ _AMD_SMI_READERS: Final = (
     "rocm-smi",
     "Zeus",
 )
-_AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 #: From Hopper on DCGM and the profiler use different hardware counters.
 #: Source: NVIDIA/DCGM issues 56 and 62.
 _SINCE_HOPPER: Final = re.compile(r"\b(?:G?H100|G?H200|GH\d+|H20|H800|G?B\d{3}|RTX PRO \d+)\b")
@@ -209,7 +208,7 @@ def amd_profiling(facts: Facts) -> Iterator[Finding]:
     """Check whether an agent of AMD's may block counters that a job's profiler needs."""
     running = [name for name in _AMD_PROFILING if name in _found(facts)]
     seen = facts.driver.inventory
-    if not running or seen is None or seen.backend not in _AMD_BACKENDS:
+    if not running or seen is None or seen.backend not in AMD_BACKENDS:
         return
     text = f"{', '.join(running)} can read the profiler's counters; whether it does is not known"
     fix = "switch its profiler metrics off while jobs are traced with counters"

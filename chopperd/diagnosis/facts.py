@@ -4,11 +4,15 @@ Texts of files are unchanged; None means "not there, or not readable".
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
 from chopperd.model.devices import Inventory
 from chopperd.model.live import Pause
+
+#: The back ends that read AMD's GPUs: by the kernel's files, and by AMD SMI.
+AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 
 
 class CardMetrics(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):

@@ -4,7 +4,6 @@ One thread copies traces from the inbox, which may take long for a large file; t
 results of the analysis worker and gives it work. Uploads come on the API's threads.
 """
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock
+from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.errors import IngestError, IngestReason
 from chopperd.ingest.admission import Admission, Mode, Problem
@@ -259,6 +259,4 @@ def new_ingest(
 
 def worker_command(memory_max_bytes: int) -> list[str]:
     """Return the command line that starts the analysis worker."""
-    # -P: no module in the working directory may shadow one of ours.
-    start = [sys.executable, "-P", "-m", "chopperd", "_analysis"]
-    return [*start, "--memory-max-bytes", str(memory_max_bytes)]
+    return own_command("_analysis", "--memory-max-bytes", str(memory_max_bytes))
