@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,21 +28,6 @@ if TYPE_CHECKING:
     from chopperd.model.report import By, ReportDocument
     from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
-
-
-_PROFILER: Final = """\
-# Around the training loop; the report then shows steps 5 to 7.
-from torch.profiler import profile, schedule, tensorboard_trace_handler
-
-with profile(
-    schedule=schedule(wait=4, warmup=1, active=3, repeat=1),
-    on_trace_ready=tensorboard_trace_handler("traces"),
-    record_shapes=True,
-) as profiler:
-    for batch in loader:
-        train_step(batch)
-        profiler.step()
-"""
 
 
 # Options after CMD belong to CMD.
@@ -322,9 +307,9 @@ def annotate(
 
 def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Return what `explain` explains, for shells to complete."""
-    from chopperd.report.build.findings import RULES
+    from chopperd.report.text.explanations import NAMES
 
-    return [code for code in (*RULES, "profiler") if code.startswith(begun)]
+    return [name for name in NAMES if name.startswith(begun)]
 
 
 @click.command(
@@ -333,22 +318,11 @@ def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
 @click.argument("code", required=False, shell_complete=_codes)
 def explain(code: str | None) -> None:
     """Explain a finding by its CODE, or how to profile steps (`profiler`); list all without one."""
-    from chopperd.report.build.findings import RULES
+    from chopperd.report.text.explanations import NAMES, explained
 
-    if code is None:
-        width = max(map(len, RULES))
-        lines = [f"{each.code:{width}}  {each.title}\n" for each in RULES.values()]
-        lines.append(f"{'profiler':{width}}  the lines that make a job write its steps\n")
-        write("".join(lines))
-    elif code == "profiler":
-        write(_PROFILER)
-    elif code in RULES:
-        rule = RULES[code]
-        write(
-            f"{rule.code}: {rule.title}\n\n{rule.meaning}\n\nfires  {rule.fires}\n"
-            f"do     {rule.action}\ncheck  chopperd report TRACE..., before and after\n"
-        )
-    else:
-        near = get_close_matches(code, [*RULES, "profiler"], n=1)
+    text = explained(code)
+    if text is None:
+        near = get_close_matches(code or "", NAMES, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError([f"there is no finding {code!r}: `chopperd explain` lists all{meant}"])
+    write(text)

@@ -171,7 +171,7 @@ class DeviceSummary:
     """A traced device and the GPU it was mapped to; `mapping` says by what rule.
 
     `pid` is the traced process, as its own pid namespace numbers it; `trace` the index in `traces`
-    of the file that it is in.
+    of the file that it is in. Of the power limit, `power_limit_default_w` is the GPU's default.
     """
 
     device: int
@@ -184,6 +184,7 @@ class DeviceSummary:
     reference: Reference
     pid: int | None = None
     trace: int | None = None
+    power_limit_default_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal
 from chopperd.report.build.document import StepSelection, build_document
-from chopperd.report.build.privacy import Names, with_names
+from chopperd.report.build.privacy import Names, trace_with_names
 from chopperd.report.build.processes import (
     given_twice,
     guessed_gpus,
@@ -164,8 +164,12 @@ def report_files(
         logger.warning(note.text)
     if not options.merge and (why := unrelated([file.report for file in reports])):
         raise UnrelatedTracesError(f"{why}. {_CHOOSE}")
-    document = composed(reports, clock or SystemClock(), selection=options.selection, notes=notes)
-    return with_names(document, options.names)
+    return composed(
+        [shown(file, options.names) for file in reports],
+        clock or SystemClock(),
+        selection=options.selection,
+        notes=notes,
+    )
 
 
 def report_traces(paths: Sequence[Path], samples: Path | None) -> ReportDocument | None:
@@ -212,6 +216,16 @@ def _check_device_map(reports: Sequence[TraceReport]) -> None:
     raise ConfigError([f"--device-map: {who} ran at one time, and all on GPU {gpu}; {do}"])
 
 
+def shown(file: FileReport, names: Names) -> FileReport:
+    """Return the report with names hidden as the site demands."""
+    certain = file.certain
+    return replace(
+        file,
+        report=trace_with_names(file.report, names),
+        certain=None if certain is None else trace_with_names(certain, names),
+    )
+
+
 def composed(
     files: Sequence[FileReport],
     clock: Clock,
@@ -219,11 +233,13 @@ def composed(
     selection: StepSelection | None = None,
     notes: Sequence[Note] = (),
     run: str | None = None,
+    in_agent: bool = False,
 ) -> ReportDocument:
     """Make the document over the reports on at least one file of one job.
 
     A GPU guessed for two files at a time is removed from both, as is one found by its samples that
     the samples of all files don't confirm. `run` is the name of their run, if it has one.
+    `in_agent` decides which commands findings name.
     """
     reports = [file.report for file in files]
     for index in unconfirmed(reports, [file.fits for file in files]):
@@ -236,6 +252,7 @@ def composed(
         time=rfc3339(clock.unix_ns()),
         selection=selection or StepSelection(),
         notes=notes,
+        in_agent=in_agent,
     )
 
 

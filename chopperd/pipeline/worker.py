@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -41,8 +40,7 @@ from chopperd.pipeline.frames import (
     framed,
     request_of,
 )
-from chopperd.pipeline.reports import FileReport, composed, report_file
-from chopperd.report.build.privacy import Names, trace_with_names
+from chopperd.pipeline.reports import FileReport, composed, report_file, shown
 from chopperd.report.build.processes import identity, span_ns
 from chopperd.report.build.trace_report import TraceReport
 
@@ -165,7 +163,7 @@ class Desk:
             Path(request.path), samples, request.options, one_of_several=True, origin=request.origin
         )
         _refuse_empty(file.report)
-        file = _shown(file, request.options.names)
+        file = shown(file, request.options.names)
         return Analysed(
             trace=AnalysedTrace(
                 id=request.id,
@@ -179,7 +177,8 @@ class Desk:
         files = sorted((unpacked(each) for each in request.reports), key=_order)
         code = "rank_conflict" if (request.note or "").startswith("rank ") else "capture_split"
         notes = [Note(code=code, text=request.note)] if request.note else []
-        return Composed(document=composed(files, self._clock, notes=notes, run=request.run))
+        document = composed(files, self._clock, notes=notes, run=request.run, in_agent=True)
+        return Composed(document=document)
 
 
 def _refuse_empty(report: TraceReport) -> None:
@@ -221,16 +220,6 @@ def _order(file: FileReport) -> tuple[bool, int, tuple[int, int], str]:
     """Sort key of reports: by rank, then by time; unknown ranks last."""
     trace = file.report.trace
     return trace.rank is None, trace.rank or 0, span_ns(file.report) or (0, 0), trace.path
-
-
-def _shown(file: FileReport, names: Names) -> FileReport:
-    """Return the report with names hidden as the site demands."""
-    certain = file.certain
-    return replace(
-        file,
-        report=trace_with_names(file.report, names),
-        certain=None if certain is None else trace_with_names(certain, names),
-    )
 
 
 def _own_stdout() -> int:

@@ -280,6 +280,7 @@ def _device_summary(
         mapping=mapped.rule,
         pid=_pid(trace),
         reference=reference,
+        power_limit_default_w=None if gpu is None else gpu.power_limit_default_w,
     )
 
 

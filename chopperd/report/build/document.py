@@ -50,8 +50,11 @@ def build_document(
     time: str,
     selection: StepSelection,
     notes: Sequence[Note] = (),
+    in_agent: bool = False,
 ) -> ReportDocument:
     """Build the document of at least one trace report, all of one job; `time`: now, RFC 3339.
+
+    `in_agent` decides which commands findings name.
 
     Raises:
         StepNotFoundError: There is no step of the number asked for.
@@ -91,7 +94,7 @@ def build_document(
         host=tuple(report.host for report in reports if report.host is not None),
         ranks=ranks.summary(steps),
     )
-    document = replace(document, findings=findings_of(document))
+    document = replace(document, findings=findings_of(document, in_agent=in_agent))
     return with_selection(document, selection)
 
 

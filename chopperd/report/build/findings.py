@@ -1,264 +1,173 @@
-"""Findings: what a report says should be done, from a closed catalogue of rules.
+"""Findings: what cost most, what to do about it, and how to verify it; a closed catalogue.
 
-A finding has evidence, an upper bound on what its action saves, and a command that verifies it. One
-that is wrong is worse than none: a GPU is accused only where it `stands_out` from its peers.
+Here are those on ranks and on the measurement, and their order; those on clocks and on rows of the
+waterfall have modules of their own. A finding that is wrong is worse than none.
+
 Source: DESIGN.md section 6, "Findings".
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from shlex import quote
-from statistics import median
 from typing import Final
 
-from chopperd.model.answers import Finding
-from chopperd.model.kinds import Cause
-from chopperd.model.report import GpuLine, ReportDocument, Summary
-from chopperd.units import NS_PER_MS
+from chopperd.model.answers import Finding, RankLine
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
+from chopperd.report.build.clock_findings import clock_findings
+from chopperd.report.build.row_findings import Run, row_findings
+from chopperd.report.build.summary import is_complete
+from chopperd.report.text.wording import brief_milliseconds, percent, plural
 
-#: Most findings in a report, those with the largest bounds.
+#: A report has so many findings at most, those with the largest bounds.
 MOST_FINDINGS: Final = 5
-#: A cause answers for a GPU's loss where it has at least this share of it.
-_MAIN_SHARE: Final = 0.5
-#: A GPU is hot where it is so much hotter than the median of the others: sensors and places in the
-#: airflow make healthy ones differ by less.
-_HOT_C: Final = 8.0
-#: Below this share of compute with a clock, the loss may be far from what is shown.
-_LOW_COVERAGE: Final = 0.8
+#: Less lateness than this share of a step is no straggler's.
+LATE_RATIO: Final = 0.01
+#: Less of compute with a clock leaves losses, which cover only that, too low to compare.
+COVERAGE_RATIO: Final = 0.8
+#: Steps under the profiler that are longer by more than this are not those of the job.
+PROFILED_RATIO: Final = 1.05
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One code of the catalogue, as `chopperd explain` shows it."""
-
-    code: str
-    title: str
-    meaning: str
-    fires: str
-    action: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RowRule:
-    """A rule on one row of the waterfall: it fires from `least_share` of the step on."""
-
-    rule: Rule
-    row: str
-    least_share: float
-
-
-_ROW_RULES: Final = (
-    _RowRule(
-        rule=Rule(
-            code="data.wait",
-            title="the GPU waits for data",
-            meaning="The thread that launches next waits for its data loader while the GPU idles.",
-            fires="at 3 % of the step or more",
-            action="give the loader more workers (num_workers, prefetch_factor, pin_memory), or do "
-            "its work beforehand",
-        ),
-        row="idle_data",
-        least_share=0.03,
-    ),
-    _RowRule(
-        rule=Rule(
-            code="launch.bound",
-            title="the GPU idles while the host is not ready to launch",
-            meaning="The GPU is done before the host has launched what comes next: it prepares "
-            "launches, or does something else (a CPU optimizer, logging, a checkpoint).",
-            fires="at 10 % of the step or more",
-            action="see what the host does meanwhile (profile with with_stack=True); if it is "
-            "launches: torch.compile, CUDA graphs, fused optimizers",
-        ),
-        row="idle_launch_prep",
-        least_share=0.1,
-    ),
-    _RowRule(
-        rule=Rule(
-            code="host.sync",
-            title="the host waits in a synchronise call while the GPU idles",
-            meaning="The host is still in a synchronise call (.item(), .cpu(), a blocking copy) "
-            "when the GPU has nothing left to do.",
-            fires="at 3 % of the step or more",
-            action="read results less often, and copy with non_blocking=True from pinned memory",
-        ),
-        row="idle_sync",
-        least_share=0.03,
-    ),
-    _RowRule(
-        rule=Rule(
-            code="comm.exposed",
-            title="communication without compute beside it",
-            meaning="The GPU runs collectives and computes nothing meanwhile. The time holds waits "
-            "for other ranks: a faster network gives back the transfers only.",
-            fires="at 5 % of the step or more",
-            action="compare the ranks first (give the traces of all to one report), then overlap: "
-            "bucket sizes, prefetching of FSDP, fewer and larger collectives",
-        ),
-        row="exposed_comm",
-        least_share=0.05,
-    ),
-    _RowRule(
-        rule=Rule(
-            code="copy.exposed",
-            title="copies without compute beside them",
-            meaning="The GPU copies or fills memory and does nothing else meanwhile.",
-            fires="at 3 % of the step or more",
-            action="copy from pinned memory with non_blocking=True on a stream of its own; "
-            "prefetch what is offloaded",
-        ),
-        row="exposed_copy",
-        least_share=0.03,
-    ),
-)
-
-_HOT: Final = Rule(
-    code="cooling.hot_gpu",
-    title="a GPU is slowed by heat and hotter than its peers",
-    meaning="Its clock is below its peers' beyond sampling error and natural spread, its loss is "
-    "mostly by thermal limits, and it is hotter than they are.",
-    fires="where a GPU stands out, heat has half of its loss or more, and it is 8 C above the "
-    "median of the others",
-    action="look at this GPU's cooling: airflow, fan, heat sink, its place in the chassis",
-)
-_BRAKED: Final = Rule(
-    code="hw.slowdown_or_brake",
-    title="a GPU's hardware slows it",
-    meaning="Its clock is below its peers', and a hardware protection (slowdown, power brake) has "
-    "most of its loss.",
-    fires="where a GPU stands out and these causes have half of its loss or more",
-    action="check power supplies and cables, the brake signal of the chassis, and the GPU's errors",
-)
-_UNEXPLAINED: Final = Rule(
-    code="clock.unexplained_low",
-    title="a GPU's clock is low and its driver gives no reason",
-    meaning="Its clock is below its peers', and for most of its loss no limit is reported.",
-    fires="where a GPU stands out and half of its loss or more is unexplained",
-    action="look for a locked clock and other settings, then swap the GPU with a peer to see "
-    "whether it stays slow",
-)
-_COVERAGE: Final = Rule(
-    code="quality.low_coverage",
-    title="much of compute has no clock sample",
-    meaning="Losses and clocks are of the sampled part only.",
-    fires="below 80 % of compute",
-    action="sample for the whole run (chopperd record -- CMD), or at a higher rate (--hz)",
-)
-_BY_CAUSE: Final = (
-    (_HOT, frozenset({Cause.THERMAL.label, Cause.HW_THERMAL.label})),
-    (_BRAKED, frozenset({Cause.HW_SLOWDOWN.label, Cause.POWER_BRAKE.label})),
-    (_UNEXPLAINED, frozenset({Cause.UNEXPLAINED.label})),
-)
-#: The catalogue, by code.
-RULES: Final = {
-    rule.code: rule
-    for rule in (*(each.rule for each in _ROW_RULES), *(rule for rule, _ in _BY_CAUSE), _COVERAGE)
+_CAUSE_ACTIONS: Final = {
+    "dvfs_loss": "look at the clock of {who}: power, temperature and limits",
+    "idle_data": "look at the data of {who}: its workers, its files and the length of its samples",
+    "idle_launch_prep": "look at the host of {who}: its CPU cores, other processes, gc and logging",
 }
 
 
-def findings_of(document: ReportDocument) -> tuple[Finding, ...]:
-    """Return what should be done, at most `MOST_FINDINGS`: the largest bound first, unknown last.
+def findings_of(document: ReportDocument, *, in_agent: bool = False) -> tuple[Finding, ...]:
+    """Return the findings of a document with all its steps, those with the largest bound first.
 
-    By `document.summary`, whose times are means per step of the critical device.
+    `in_agent`: its traces are the agent's, so that commands name its job instead of files.
     """
+    found = clock_findings(document)
     summary = document.summary
-    if summary is None or not summary.step_ns:
-        return ()
-    found = [*_of_rows(document, summary), *_of_gpus(document, summary), *_of_samples(summary)]
-    found.sort(key=lambda each: -(each.bound_ns or 0))
+    if summary is not None and summary.step_ns and (rows := _rows(document)):
+        run = Run(
+            document=document,
+            summary=summary,
+            step_ns=summary.step_ns,
+            rows=rows,
+            held=[each for row in rows for each in row.held],
+            report=_report_command(document, rows[0], in_agent=in_agent),
+        )
+        named = {finding.gpu for finding in found if finding.basis == "peers"}
+        found += [*row_findings(run), *_stragglers(run, named), *_quality(run)]
+    found.sort(key=lambda finding: -(finding.bound_ns or 0))
     return tuple(found[:MOST_FINDINGS])
 
 
-def _of_rows(document: ReportDocument, summary: Summary) -> Iterator[Finding]:
-    step_ns = summary.step_ns or 0.0
-    for each in _ROW_RULES:
-        time_ns = summary.waterfall_ns.get(each.row) or 0.0
-        if time_ns < each.least_share * step_ns:
-            continue
-        of_what = "of the traced time" if summary.basis == "totals" else "of each step"
-        share = f"{time_ns / NS_PER_MS:.1f} ms {of_what}, {time_ns / step_ns:.1%}"
-        yield _finding(each.rule, [share], int(time_ns), "row", document)
+def _rows(document: ReportDocument) -> list[Row]:
+    """Return the rows of the critical device that the summary's means are over."""
+    used = [row for row in document.steps if row.is_critical and is_complete(row)]
+    used = [row for row in used if row.dvfs.lost_ns is not None] or used
+    return used or [row for row in document.totals if row.is_critical]
 
 
-def _of_gpus(document: ReportDocument, summary: Summary) -> Iterator[Finding]:
-    for line in summary.gpus:
-        if not line.stands_out or line.gpu is None or line.excess_ns_per_step is None:
-            continue
-        shares = _cause_shares(document, line)
-        for rule, causes in _BY_CAUSE:
-            share = sum(shares.get(cause, 0.0) for cause in causes)
-            hotter_c = _hotter_c(line, summary.gpus)
-            if share < _MAIN_SHARE or (rule is _HOT and (hotter_c is None or hotter_c < _HOT_C)):
-                continue
-            evidence = [_slower(line), f"{share:.0%} of its loss by {' and '.join(sorted(causes))}"]
-            if rule is _HOT and hotter_c is not None:
-                evidence.append(f"{hotter_c:.0f} C hotter than the median of the others")
-            yield _finding(rule, evidence, int(line.excess_ns_per_step), "peers", document, line)
+def _report_command(document: ReportDocument, row: Row, *, in_agent: bool) -> str:
+    """Return the command for this report, on the critical device's file if there are several."""
+    if in_agent:
+        job = document.trace.job
+        return "chopperd report" if job is None else f"chopperd report --job {quote(job)}"
+    own = [each for each in document.traces if each.rank == row.rank]
+    return f"chopperd report {quote((own or [document.trace])[0].path)}"
 
 
-def _cause_shares(document: ReportDocument, line: GpuLine) -> dict[str, float]:
-    """Return each cause's share of the GPU's clock loss over its traces; empty without any."""
-    sums: dict[str, int] = {}
-    for row in document.totals:
-        if row.gpu == line.gpu and row.rank == line.rank:
-            for cause, lost_ns in (row.dvfs.by_cause_ns or {}).items():
-                sums[cause] = sums.get(cause, 0) + lost_ns
-    total_ns = sum(sums.values())
-    return {cause: lost_ns / total_ns for cause, lost_ns in sums.items()} if total_ns else {}
+# Ranks, where several of a job were traced.
 
 
-def _hotter_c(line: GpuLine, lines: Sequence[GpuLine]) -> float | None:
-    """Return by how much a GPU is hotter than the median of the others; None if unknown."""
-    others = [
-        each.temperature_mean_c
-        for each in lines
-        if each is not line and each.temperature_mean_c is not None
+def _stragglers(run: Run, named: set[str | None]) -> list[Finding]:
+    """Return findings on ranks that the others wait for, apart from GPUs named for their clock."""
+    ranks = run.document.ranks
+    lines = () if ranks is None else ranks.lines
+    return [
+        _straggler(run, line)
+        for line in lines
+        if not (line.cause == "dvfs_loss" and line.gpu is not None and line.gpu in named)
+        and run.is_worth(_late_ns(line), LATE_RATIO)
     ]
-    if line.temperature_mean_c is None or not others:
-        return None
-    return line.temperature_mean_c - median(others)
 
 
-def _slower(line: GpuLine) -> str:
-    if line.mean_mhz is None or line.peers_median_mhz is None:
-        return "its clock is below its peers'"
-    below_mhz = line.peers_median_mhz - line.mean_mhz
-    return f"GPU {line.gpu} runs {below_mhz:.0f} MHz below its peers' {line.peers_median_mhz:.0f}"
+def _late_ns(line: RankLine) -> float:
+    """Return what a rank's lateness can cost a step of the job, on average over the steps."""
+    if line.verdict == "straggler":
+        return line.late_ns or 0.0
+    is_known = line.verdict == "pauses" and line.pause_ns is not None and line.steps
+    return (line.pause_ns or 0) / line.steps if is_known else 0.0
 
 
-def _of_samples(summary: Summary) -> Iterator[Finding]:
-    covered = summary.coverage_ratio
-    if covered and covered < _LOW_COVERAGE:
-        yield Finding(
-            code=_COVERAGE.code,
-            title=_COVERAGE.title,
-            evidence=(f"{covered:.0%} of compute has a clock",),
-            bound_ns=None,
-            basis="none",
-            gpu=None,
-            rank=None,
-            action=_COVERAGE.action,
-            command=f"chopperd explain {_COVERAGE.code}",
-        )
-
-
-def _finding(
-    rule: Rule,
-    evidence: Sequence[str],
-    bound_ns: int,
-    basis: str,
-    document: ReportDocument,
-    line: GpuLine | None = None,
-) -> Finding:
-    paths = " ".join(quote(trace.path) for trace in document.traces)
+def _straggler(run: Run, line: RankLine) -> Finding:
+    who = f"device {line.device}" if line.rank is None else f"rank {line.rank}"
+    often = f"in {line.late_steps} of {plural(line.steps, 'step')}"
+    cause = "" if line.cause is None else f"most of it in {line.cause.replace('_', ' ')}"
+    if line.cause is not None and line.cause_ns is not None:
+        cause += f": {brief_milliseconds(line.cause_ns)} ms more than the median rank"
+    waited = line.wait_caused_ns
+    action = _CAUSE_ACTIONS.get(line.cause or "", "compare the work of {who} with another rank's")
+    is_slow = line.verdict == "straggler"
     return Finding(
-        code=rule.code,
-        title=rule.title,
-        evidence=tuple(evidence),
-        bound_ns=bound_ns,
-        basis="peers" if basis == "peers" else "row",
-        gpu=None if line is None else line.gpu,
-        rank=None if line is None else line.rank,
-        action=rule.action,
-        command=f"chopperd report {paths}" if len(paths) <= 80 else f"chopperd explain {rule.code}",
+        code="rank.straggler",
+        title=f"the job waits for {who}" if is_slow else f"{who} pauses, and the job waits",
+        evidence=tuple(
+            filter(
+                None,
+                (
+                    f"{brief_milliseconds(_late_ns(line))} ms a step later than the median rank, "
+                    f"late {often}",
+                    f"the others wait {brief_milliseconds(waited)} ms a step for it, in sum"
+                    if waited
+                    else "",
+                    cause,
+                ),
+            )
+        ),
+        bound_ns=round(_late_ns(line)),
+        basis="peers",
+        gpu=line.gpu,
+        rank=line.rank,
+        action=action.format(who=who),
+        command=run.report,
+    )
+
+
+# The measurement itself.
+
+
+def _quality(run: Run) -> list[Finding]:
+    found = []
+    coverage, kept_hz = run.summary.coverage_ratio, run.document.sampling.kept_hz
+    ratio = run.document.profiler.profiled_step_ratio
+    if coverage is not None and coverage < COVERAGE_RATIO:
+        kept = "" if kept_hz is None else f", {kept_hz:.3g} Hz kept"
+        found.append(
+            _of_measurement(
+                "quality.low_coverage",
+                "much of compute has no clock sample near it",
+                f"{percent(coverage, 0)} % of compute covered{kept}",
+                "sample at 100 Hz, from before the trace begins until it has ended",
+                "chopperd doctor",
+            )
+        )
+    if ratio is not None and ratio > PROFILED_RATIO:
+        found.append(
+            _of_measurement(
+                "quality.profiler_overhead",
+                "profiled steps are longer than the job's own",
+                f"{percent(ratio - 1)} % longer than the steps around them",
+                "profile without with_stack, record_shapes and profile_memory",
+                "chopperd explain profiler",
+            )
+        )
+    return found
+
+
+def _of_measurement(code: str, title: str, evidence: str, action: str, command: str) -> Finding:
+    return Finding(
+        code=code,
+        title=title,
+        evidence=(evidence,),
+        bound_ns=None,
+        basis="none",
+        gpu=None,
+        rank=None,
+        action=action,
+        command=command,
     )

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note, ReportDocument
+from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
 from chopperd.report.build.clocks import copied
 from chopperd.report.build.trace_notes import REPEATING_ANNOTATIONS
@@ -19,39 +19,24 @@ Names: TypeAlias = Literal["full", "hashed", "classes"]
 _HASH_DIGITS = 12
 
 
-def with_names(document: ReportDocument, names: Names) -> ReportDocument:
-    """Return the document with names shown as the site wants: in full, hashed, or not at all.
-
-    Evidence of a framework, what a program calls its process groups, which may be names of modules,
-    and which ranks are in them are shown in full or not at all.
-
-    Args:
-        document: With full names.
-        names: "full" as they are; "hashed" the class and a hash of the name, equal for equal
-            names; "classes" one family for each class, and no operations, layers or annotations.
-    """
-    if names == "full":
-        return document
-    return replace(
-        document,
-        notes=_without_names(document.notes),
-        framework=_bare(document.framework),
-        totals=tuple(_covered(row, names) for row in document.totals),
-        steps=tuple(_covered(row, names) for row in document.steps),
-        host=tuple(_covered_host(each, names) for each in document.host),
-    )
-
-
 def _without_names(notes: Sequence[Note]) -> tuple[Note, ...]:
     """Return the notes without those that quote names from the program."""
     return tuple(note for note in notes if note.code != REPEATING_ANNOTATIONS)
 
 
 def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
-    """Return the report on one trace with names shown as by `with_names`."""
+    """Return the report on one trace with names shown as the site wants: hashed, or not at all.
+
+    Evidence of a framework, what a program calls its process groups, which may be names of modules,
+    and which ranks are in them are shown in full or not at all.
+
+    Args:
+        report: With full names.
+        names: "full" as they are; "hashed" the class and a hash of the name, equal for equal
+            names; "classes" one family for each class, and no operations, layers or annotations.
+    """
     if names == "full":
         return report
-
     return replace(
         report,
         notes=_without_names(report.notes),

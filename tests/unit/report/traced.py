@@ -15,6 +15,8 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.trace import Damage, Trace, TraceDevice
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.document import StepSelection, build_document
+from chopperd.report.build.privacy import Names, trace_with_names
+from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import TraceBuilder
@@ -145,3 +147,24 @@ def node(clocks_mhz: Sequence[float], **changes: int) -> tuple[list[Job], Sample
     jobs[-1] = replace(jobs[-1], **changes)  # type: ignore[arg-type]
     gpus = [sampled(index, clock) for index, clock in enumerate(clocks_mhz)]
     return jobs, sample_set(*gpus)
+
+
+def with_names(document: ReportDocument, names: Names) -> ReportDocument:
+    """The document as if the reports it is of had been covered."""
+    report = replace(
+        reported(Job()),
+        totals=tuple(DraftRow(row=row) for row in document.totals),
+        steps=tuple(DraftRow(row=row) for row in document.steps),
+        framework=document.framework,
+        notes=document.notes,
+        host=document.host[0] if document.host else None,
+    )
+    shown = trace_with_names(report, names)
+    return replace(
+        document,
+        totals=tuple(each.row for each in shown.totals),
+        steps=tuple(each.row for each in shown.steps),
+        framework=shown.framework,
+        notes=shown.notes,
+        host=() if shown.host is None else (shown.host,),
+    )

@@ -9,11 +9,11 @@ import pytest
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic, Family, Row
 from chopperd.pipeline.reports import FileReport, composed
-from chopperd.report.build.privacy import Names, trace_with_names, with_names
+from chopperd.report.build.privacy import Names, trace_with_names
 from chopperd.report.forms.schema import encode_json
 from tests.fakes.clock import ScriptedClock
 from tests.unit.report.documents import classes_of, host_timed, part, totals_only
-from tests.unit.report.traced import Job
+from tests.unit.report.traced import Job, with_names
 from tests.unit.report.traced import reported as traced_report
 
 SECRET = "void secret_architecture_kernel<float>"

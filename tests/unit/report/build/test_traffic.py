@@ -10,7 +10,6 @@ from chopperd.model.report_rows import CollectiveTraffic, Contention, CopyTraffi
 from chopperd.model.trace import Collective, RecordKind
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.build.clocked_device import JoinOptions
-from chopperd.report.build.privacy import with_names
 from chopperd.report.build.trace_report import report_trace
 from chopperd.report.text.page import page_text
 from chopperd.report.text.report import collectives, contention, copies, render_text
@@ -18,6 +17,7 @@ from chopperd.traces.timeline.layout import lay_out
 from tests.fakes.clock import ScriptedClock
 from tests.trace_building import TraceBuilder
 from tests.unit.report.documents import totals_only
+from tests.unit.report.traced import with_names
 
 US = 1000
 REDUCE = Collective(
