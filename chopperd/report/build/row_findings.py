@@ -23,9 +23,10 @@ LAUNCH_RATIO: Final = 0.10
 COMM_RATIO: Final = 0.05
 #: Idle time of more than this for each kernel is not for launching it, which takes 5 to 200 us.
 LAUNCH_GAP_NS: Final = 1_000_000
-#: One thing holds the GPU, if it has so much of the time that the host prepares launches,
+#: One thing that launches nothing holds the GPU, if it has so much of the host's time,
 HOLDER_RATIO: Final = 0.5
-#: or so much of the step in stretches of this length: thousands of short ones are launches.
+#: and anything, if it has so much of the step in stretches of this length: thousands of short
+#: ones are launches.
 HOLDER_STEP_RATIO: Final = 0.05
 HOLDER_STRETCH_NS: Final = 1_000_000
 #: A group's links are slow at less than this of the median of groups alike, at least so many.
@@ -186,8 +187,11 @@ def _host(run: Run) -> Iterable[Finding]:
 
 
 def _holder(run: Run, held: Sequence[Held], total_ns: float) -> tuple[str, list[Held]] | None:
-    """Return the narrowest thing that holds half of the host's time, or much in long stretches."""
-    for field in ("whole", "name"):
+    """Return the thing that launches nothing and holds half of the host's time, or a long one.
+
+    What launches and holds much in short stretches is launches.
+    """
+    for field, is_idle in (("whole", True), ("name", False)):
         by_thing: defaultdict[str, list[Held]] = defaultdict(list)
         for each in held:
             thing = getattr(each, field)
@@ -197,9 +201,9 @@ def _holder(run: Run, held: Sequence[Held], total_ns: float) -> tuple[str, list[
             own_ns = run.per_step(those)
             stretch_ns = own_ns * len(run.rows) / max(sum(each.count for each in those), 1)
             is_long = stretch_ns >= HOLDER_STRETCH_NS and run.is_worth(own_ns, HOLDER_STEP_RATIO)
-            if run.is_worth(own_ns) and (own_ns >= HOLDER_RATIO * total_ns or is_long):
+            is_half = is_idle and run.is_worth(own_ns) and own_ns >= HOLDER_RATIO * total_ns
+            if is_long or is_half:
                 return thing, those
-            break
     return None
 
 

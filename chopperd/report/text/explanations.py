@@ -5,6 +5,7 @@ The rules themselves, and their thresholds, are in `report.build`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Final
 
 from chopperd.report.build.clock_findings import (
@@ -28,6 +29,8 @@ from chopperd.report.build.row_findings import (
 )
 from chopperd.report.text.wording import brief_milliseconds, percent, size
 
+_WIDTH: Final = 80
+_LABEL_WIDTH: Final = 7
 #: The name under which the lines for torch.profiler are shown.
 PROFILER: Final = "profiler"
 _PROFILER_TITLE: Final = "the lines that make a job write its steps"
@@ -66,7 +69,9 @@ _STANDS_OUT: Final = (
     "model in the job, by more than sampling and natural spread explain, and"
 )
 _OF_PEERS: Final = f"causes at least {percent(EXPLAINS_RATIO, 0)} % of what it loses against them"
-_NEARLY_ALL: Final = f"on at least {percent(NODE_RATIO, 0)} % of the GPUs traced, and costs each {_share(LEAST_RATIO)}"
+_NEARLY_ALL: Final = (
+    f"on at least {percent(NODE_RATIO, 0)} % of the GPUs, costing each {_share(LEAST_RATIO)}"
+)
 _REPORT: Final = "chopperd report TRACE..., before and after"
 _PERFORMANCE: Final = "nvidia-smi -q -d PERFORMANCE, or amd-smi metric --clock --power"
 
@@ -171,18 +176,18 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="one thing on the host keeps the GPU idle",
         meaning="An operator, an annotation or a Python frame that launches nothing, or little, "
         "runs while the GPU has nothing to do: a CPU optimizer, gc, logging, a checkpoint.",
-        fires=f"where one thing has {percent(HOLDER_RATIO, 0)} % of the time in which the host "
-        f"prepares launches, and {_share(LEAST_RATIO)}, or {_share(HOLDER_STEP_RATIO)} in "
-        f"stretches of {brief_milliseconds(HOLDER_STRETCH_NS)} ms; or where that time is more than "
-        f"{brief_milliseconds(LAUNCH_GAP_NS)} ms for each kernel",
+        fires=f"where one thing that launches nothing has {percent(HOLDER_RATIO, 0)} % of the time "
+        f"in which the host prepares launches, and {_share(LEAST_RATIO)}; where anything has "
+        f"{_share(HOLDER_STEP_RATIO)} in stretches of {brief_milliseconds(HOLDER_STRETCH_NS)} ms; "
+        f"or where that time is more than {brief_milliseconds(LAUNCH_GAP_NS)} ms for each kernel",
         do="Make it faster, do it less often, or move it to another thread or to the GPU.",
         check=_REPORT,
     ),
     "comm.exposed": Explanation(
         title="compute waits for communication",
         meaning="The GPU runs collectives and computes nothing meanwhile. The bound leaves out "
-        "what no faster network gives back: time for which the host launches late, and, where all ranks "
-        "are known, waits for other ranks.",
+        "what no faster network gives back: time for which the host launches late, and, where all "
+        "ranks are known, waits for other ranks.",
         fires=f"at {_share(COMM_RATIO)}",
         do="Compare the ranks first (give the traces of all to one report), then overlap: bucket "
         "sizes, prefetching of FSDP, fewer and larger collectives.",
@@ -242,7 +247,15 @@ def explained(name: str | None) -> str | None:
     if name not in EXPLANATIONS:
         return None
     found = EXPLANATIONS[name]
-    return (
-        f"{name}: {found.title}\n\n{found.meaning}\n\n"
-        f"fires  {found.fires}\ndo     {found.do}\ncheck  {found.check}\n"
+    lines = (
+        f"{name}: {found.title}\n",
+        f"{fill(found.meaning, _WIDTH)}\n",
+        *(_entry(*each) for each in (("fires", found.fires), ("do", found.do))),
+        _entry("check", found.check),
     )
+    return "\n".join(lines) + "\n"
+
+
+def _entry(label: str, text: str) -> str:
+    indent = " " * _LABEL_WIDTH
+    return fill(text, _WIDTH, initial_indent=f"{label:{_LABEL_WIDTH}}", subsequent_indent=indent)
