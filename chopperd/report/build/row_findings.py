@@ -287,7 +287,8 @@ def _comm(run: Run) -> Iterable[Finding]:
             _collectives(run),
         ),
         bound_ns,
-        _comm_action(run.document.framework.name),
+        ("" if is_split else "compare the ranks first, all traces in one report; then ")
+        + _comm_action(run.document.framework.name),
         "--by family",
         on_job=True,
     )
