@@ -108,8 +108,8 @@ def only(found: Sequence[Finding]) -> Finding:
 def test_a_row_is_a_finding_from_its_share_of_the_step_on(
     row: str, code: str, too_little_ms: float, enough_ms: float
 ) -> None:
-    assert findings_of(with_rows(**{row: too_little_ms})) == ()
-    found = only(findings_of(with_rows(**{row: enough_ms})))
+    assert findings_of(with_rows(**{row: too_little_ms})) == ()  # type: ignore[arg-type]
+    found = only(findings_of(with_rows(**{row: enough_ms})))  # type: ignore[arg-type]
     assert (found.code, found.bound_ns, found.basis) == (code, int(enough_ms * MS), "row")
     assert f"({enough_ms:.1f} %)" in found.evidence[0]
 
