@@ -18,11 +18,11 @@ from chopperd.model.kinds import COMM_CLASSES
 from chopperd.model.timeline import DeviceTimeline, Intervals, Timeline
 from chopperd.model.trace import Collective
 
-#: Collectives of one device that are compared, the first of its file: a hundred steps of large jobs
-#: have fewer.
+#: Collectives of one file that are compared, the first of each device: a hundred steps of large
+#: jobs have fewer. With the next, at most some MB are stored of a file.
 MOST_COLLECTIVES: Final = 1 << 16
 #: Pieces of exposed communication, of which each compute kernel under a collective makes one.
-MOST_PIECES: Final = 1 << 18
+MOST_PIECES: Final = 1 << 17
 
 #: Nobody ends these before all have come, and all end together.
 _SYMMETRIC: Final = frozenset({"allreduce", "allgather", "reducescatter", "barrier"})
@@ -98,21 +98,27 @@ class PackedCollectives:
 def collectives_of_device(
     device: DeviceTimeline, timeline: Timeline, exposed: Intervals
 ) -> RankCollectives:
-    """Return a device's communication kernels, the first `MOST_COLLECTIVES`.
+    """Return a device's communication kernels, the first of them if there are very many.
 
     Args:
         device: One of the timeline's devices.
         timeline: The timeline of its trace.
         exposed: The device's communication without compute.
     """
+    devices = max(len(timeline.devices), 1)
     every = np.flatnonzero(is_class(device.kernel_class, COMM_CLASSES))
-    until_ns = _until_ns(device.start_ns[every], exposed)
-    rows = every[device.start_ns[every] < until_ns][:MOST_COLLECTIVES]
-    numbers = np.array([*(step.step for step in timeline.steps), -1], np.int64)
+    until_ns = min(
+        _start_of(MOST_COLLECTIVES // devices, device.start_ns[every]),
+        _start_of(MOST_PIECES // devices, exposed.start_ns),
+    )
+    rows = every[device.start_ns[every] < until_ns]
     pieces = exposed.start_ns < until_ns
+    numbers = np.array([*(step.step for step in timeline.steps), -1], np.int64)
+    used, kind = np.unique(device.collective[rows], return_inverse=True)
+    unknown = int((used < 0).sum())  # -1 comes first
     return RankCollectives(
-        kinds=tuple(_kind(each) for each in timeline.collectives),
-        kind=device.collective[rows].astype(np.int64),
+        kinds=tuple(_kind(timeline.collectives[each]) for each in used[unknown:].tolist()),
+        kind=kind.astype(np.int64) - unknown,
         step=numbers[device.step[rows]],
         seq=device.seq[rows],
         start_ns=device.start_ns[rows],
@@ -121,6 +127,11 @@ def collectives_of_device(
         until_ns=until_ns,
         left_out=len(every) - len(rows),
     )
+
+
+def _start_of(nth: int, start_ns: Int64s) -> int:
+    """Return the start of one of these, (n,) rising; that of never if there are not so many."""
+    return int(start_ns[nth]) if len(start_ns) > nth else int(np.iinfo(np.int64).max)
 
 
 def joined(parts: Sequence[RankCollectives]) -> RankCollectives:
@@ -149,14 +160,6 @@ def joined(parts: Sequence[RankCollectives]) -> RankCollectives:
         until_ns=min(each.until_ns for each in parts),
         left_out=sum(each.left_out for each in parts),
     )
-
-
-def _until_ns(start_ns: Int64s, exposed: Intervals) -> int:
-    """Return the start of the first kernel or exposed piece beyond the bounds; else no limit."""
-    no_limit = int(np.iinfo(np.int64).max)
-    by_kernels = int(start_ns[MOST_COLLECTIVES]) if len(start_ns) > MOST_COLLECTIVES else no_limit
-    by_pieces = int(exposed.start_ns[MOST_PIECES]) if len(exposed) > MOST_PIECES else no_limit
-    return min(by_kernels, by_pieces)
 
 
 def _kind(collective: Collective) -> CollectiveKind:

@@ -48,14 +48,16 @@ def test_communication_is_taken_and_computing_is_not() -> None:
     records = [Rec(0, 5, step=-1), comm(3, 9, 1, seq=4), comm(10, 12, -1)]
     found = collectives_of_device(device(records), TIMELINE, spans((5, 9), (10, 12)))
     assert found.start_ns.tolist() == [3, 10]
-    assert found.kind.tolist() == [1, -1]
+    assert found.kind.tolist() == [0, -1]
+    assert [kind.name for kind in found.kinds] == ["allreduce"]
     assert found.seq.tolist() == [4, -1]
     assert found.step.tolist() == [-1, -1]
     assert found.left_out == 0
 
 
 def test_a_group_is_its_name_and_its_ranks() -> None:
-    found = collectives_of_device(device([comm(3, 9)]), TIMELINE, spans())
+    records = [comm(3, 9), comm(13, 19, 1), comm(23, 29, 2)]
+    found = collectives_of_device(device(records), TIMELINE, spans())
     first, second, send = found.kinds
     assert first.group != second.group
     assert first.shape == second.shape != 0

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from chopperd.model.report_rows import ExposedComm
 from chopperd.report.build.summary import across_devices, own_times_ns
 from tests.document_checks import check_document
 from tests.unit.report.traced import MS, Job, document, node, sample_set, sampled
@@ -65,12 +66,17 @@ def test_a_gpu_without_a_clock_is_no_peer() -> None:
 
 
 def test_the_critical_device_needs_longest_without_waiting() -> None:
-    # All windows are 100 ms; rank 4 waits 10 ms of its own, the others 20 ms.
+    # All windows are 100 ms. Rank 4 communicates for 10 ms and waits for nobody; the others come
+    # 10 ms before it.
     jobs, samples = node([1500] * 5, compute_ms=90)
     made = document(jobs, samples)
     assert {row.rank for row in made.steps if row.is_critical} == {4}
     assert sum(bool(row.is_critical) for row in made.steps) == 3
-    assert own_times_ns([row for row in made.steps if row.is_critical]) == [90 * MS]
+    first = [row for row in made.steps if row.step == 1]
+    assert own_times_ns(first) == [90 * MS] * 4 + [100 * MS]
+    # With the waits of one row unknown, all communication is taken off.
+    first[0] = replace(first[0], exposed_comm_ns=ExposedComm())
+    assert own_times_ns(first) == [80 * MS] * 4 + [90 * MS]
 
 
 def test_files_of_one_rank_are_no_peers_of_each_other() -> None:

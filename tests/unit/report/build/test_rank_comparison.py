@@ -150,6 +150,13 @@ def test_a_step_that_one_rank_lacks_is_not_compared() -> None:
     assert any(note.code == "collectives_unmatched" for note in made.notes)
 
 
+def test_a_number_that_a_rank_has_twice_is_not_compared() -> None:
+    # Of two cycles of rank 1's profiler, both have a step 2.
+    jobs = [Job(steps=(1, 2, 3, 4)), Job(rank=1, steps=(1, 2, 2, 3, 4))]
+    made = ranks_of(document(jobs))
+    assert [line.steps for line in made.lines] == [2, 2]
+
+
 def test_ranks_without_a_step_in_common_have_no_means() -> None:
     made = ranks_of(document([Job(steps=(1,)), Job(rank=1, steps=(1,), compute_ms=90)]))
     assert [(each.steps, each.window_ns, each.verdict) for each in made.lines] == [
