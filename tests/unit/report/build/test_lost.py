@@ -12,8 +12,9 @@ from chopperd.report.forms.schema import encode_schema
 from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import TraceBuilder
 
-#: Counted in `Damage`, yet no kind: the sum of three kinds, and what stays in all figures.
-NO_KINDS = {"invalid_records", "overrun_records"}
+#: In `Damage`, yet no kind: the sum of three kinds, what stays in all figures, and what no figure of
+#: time rests on, with its length.
+NO_KINDS = {"invalid_records", "overrun_records", "frames_left_out", "shortest_frame_ns"}
 COUNTS = [each.name for each in fields(Damage) if each.type is int]
 
 
@@ -35,6 +36,7 @@ def test_every_kind_is_counted_where_it_occurs_and_said_in_a_note() -> None:
     assert {note.code for note in damage_notes(damage)} == set(COUNTS) - {
         "zeroed_records",
         "outlying_records",
+        "shortest_frame_ns",
     }
 
 
