@@ -12,8 +12,8 @@ from chopperd.report.forms.schema import encode_schema
 from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import TraceBuilder
 
-#: In `Damage`, yet no kind: the sum of three kinds, what stays in all figures, and what no figure of
-#: time rests on, with its length.
+#: In `Damage`, yet no kind: the sum of three kinds, what stays in all figures, and Python frames,
+#: on which no figure of time rests.
 NO_KINDS = {"invalid_records", "overrun_records", "frames_left_out", "shortest_frame_ns"}
 COUNTS = [each.name for each in fields(Damage) if each.type is int]
 
