@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import field
 
+from chopperd.model.answers import Finding
 from chopperd.model.captures import DeviceKernels, GpuDrop, JobEntry, TraceEntry, TraceState
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.kinds import CAUSE_BY_LABEL, Cause
@@ -197,6 +198,21 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
     """Drops of GPUs' busy clocks, newest first."""
 
     drops: tuple[GpuDrop, ...]
+
+
+class JobFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings of the report on a job's newest capture; `time` is when that was made, RFC 3339."""
+
+    job: str | None
+    run: str | None
+    time: str
+    findings: tuple[Finding, ...]
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings by job, newest job first; jobs without any are there with an empty list."""
+
+    jobs: tuple[JobFindings, ...]
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from chopperd.api import node, openapi, steps
 from chopperd.api.access import Access
 from chopperd.api.models import (
     Drops,
+    Findings,
     Gpu,
     GpuHistory,
     Gpus,
@@ -186,6 +187,15 @@ _STEP_ROUTES: Final = (
             HTTPStatus.NOT_ACCEPTABLE: "`Accept` requests none of the formats",
             **_NO_STORE,
         },
+        is_large=True,
+    ),
+    _viewers(
+        f"{_V1}/findings",
+        "What to do about each job: the findings of the report on its newest capture",
+        in_pool(steps.findings),
+        Findings,
+        (steps.JOB, LIMIT),
+        {HTTPStatus.NOT_FOUND: "No such job among those that the caller may see", **_NO_STORE},
         is_large=True,
     ),
 )

@@ -10,7 +10,16 @@ from typing import Final, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from chopperd.api.models import Jobs, Step, StepKernels, Steps, Traces, TraceTaken
+from chopperd.api.models import (
+    Findings,
+    JobFindings,
+    Jobs,
+    Step,
+    StepKernels,
+    Steps,
+    Traces,
+    TraceTaken,
+)
 from chopperd.api.parameters import (
     DEVICE_MAP_TEXT,
     FROM,
@@ -163,6 +172,32 @@ def latest_report(call: Call) -> Response:
         document = _brief(document)
     body = call.services.render_document(document, _FORMS[media_type])
     return Response(body, media_type=media_type, headers={"vary": "accept"})
+
+
+def findings(call: Call) -> Response:
+    """The findings of the newest report of each job, or of one."""
+    source, wanted = call.services.steps, call[JOB]
+    every = [each.job for each in source.jobs(call.viewer) if wanted in (None, each.job)]
+    names = list(dict.fromkeys(every))[: call[LIMIT]]
+    found = [(name, source.latest_document(name, call.viewer)) for name in names]
+    # Asked for the job without a name, the source gives the newest report of any.
+    reports = [
+        (name, each)
+        for name, each in found
+        if each is not None and (name is not None or each.trace.job is None)
+    ]
+    if wanted is not None and not reports:
+        raise _not_found("job, or none of its traces was analysed yet,")
+    return json_response(
+        Findings(
+            jobs=tuple(
+                JobFindings(
+                    job=name, run=each.trace.run, time=each.generated.time, findings=each.findings
+                )
+                for name, each in reports
+            )
+        )
+    )
 
 
 def _not_found(what: str) -> ProblemError:

@@ -268,7 +268,23 @@ def test_families_and_the_like_come_only_where_they_are_asked_for(api: Starlette
         assert answer.json()["parts"] == count
 
 
-JOB_URLS = ["jobs", "steps", "traces", "report/latest", "jobs/train", "steps/4", "steps/4/kernels"]
+@pytest.mark.parametrize("query", ["", "?job=train"])
+def test_findings_are_those_of_each_jobs_newest_report(api: Starlette, query: str) -> None:
+    (job,) = ask(api, "GET", f"{V1}/findings{query}", uid=OWNER_UID).json()["jobs"]
+    assert job["job"] == "train"
+    (found,) = job["findings"]
+    assert (found["code"], found["gpu"], found["basis"]) == ("cooling.hot_gpu", "5", "peers")
+
+
+def test_findings_of_an_unknown_job_are_not_found(api: Starlette) -> None:
+    check_problem(ask(api, "GET", f"{V1}/findings?job=other", uid=OWNER_UID), 404)
+    assert ask(api, "GET", f"{V1}/findings", uid=STRANGER_UID).json() == {"jobs": []}
+
+
+JOB_URLS = [
+    *("jobs", "steps", "traces", "report/latest", "findings", "jobs/train"),
+    *("steps/4", "steps/4/kernels"),
+]
 
 
 @pytest.mark.parametrize("url", [*JOB_URLS, "traces/0123456789abcdef"])
