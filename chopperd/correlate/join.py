@@ -36,15 +36,17 @@ from chopperd.correlate.groups import (
     group_totals,
     record_figures,
 )
+from chopperd.correlate.holding import HeldTotals, held_totals
 from chopperd.correlate.intervals import lengths_ns
 from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
 from chopperd.correlate.traffic import Traffic, traffic_of
 from chopperd.correlate.waterfall import (
     BusyMasks,
+    IdleSplit,
     Windows,
     busy_masks,
     foreign_ns,
-    idle_masks,
+    idle_split,
     launched_ns,
     phase_busy_ns,
     step_windows,
@@ -53,7 +55,7 @@ from chopperd.model.arrays import Float64s, Int8s, Int64s
 from chopperd.model.kinds import CopyDirection
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
-from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Phase
+from chopperd.model.timeline import DeviceTimeline, HostActivity, HostStacks, Intervals, Phase
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_S
 
@@ -120,6 +122,7 @@ class JoinedDevice:
     annotations: GroupTotals
     phases: GroupTotals
     traffic: Traffic
+    held: HeldTotals | None  # None where the stacks of the host were not read
     efficiency: EfficiencyTotals
 
 
@@ -130,6 +133,7 @@ def join_device(
     reference_mhz: float | None,
     collectives: tuple[Collective, ...] = (),
     spec: GpuSpec | None = None,
+    stacks: HostStacks | None = None,
 ) -> JoinedDevice:
     """Compute a device's figures, with clocks where samples cover its time.
 
@@ -140,9 +144,11 @@ def join_device(
         reference_mhz: f_ref; None if unknown.
         collectives: What the timeline's `collective` column indexes.
         spec: What the GPU's vendor states of it; None if unknown.
+        stacks: What was open on the threads that launch; None without.
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
+    idle = idle_split(timeline, masks.busy, activity)
     clocks, pieces = None, None
     sample_t_ns, sample_mhz = np.empty(0, np.int64), np.empty(0)
     if gpu_samples is not None and len(timeline):
@@ -157,7 +163,7 @@ def join_device(
     kernel_class, phase, family, operation, layer, annotation = columns
     return JoinedDevice(
         timeline=timeline,
-        times=_row_times(timeline, activity, masks, windows),
+        times=_row_times(timeline, idle, masks, windows),
         exposed_comm=masks.exposed_comm,
         clocks=clocks,
         families=group_totals(family, figures, kernel_class),
@@ -168,6 +174,9 @@ def join_device(
         annotations=group_totals(annotation, figures),
         phases=group_totals(phase, figures),
         traffic=traffic_of(timeline, masks.comm, collectives),
+        held=None
+        if stacks is None
+        else held_totals(timeline, stacks, activity, masks, idle, windows),
         efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),
     )
 
@@ -181,13 +190,12 @@ def _windows(timeline: DeviceTimeline) -> Windows:
 
 
 def _row_times(
-    timeline: DeviceTimeline, activity: tuple[HostActivity, ...], masks: BusyMasks, windows: Windows
+    timeline: DeviceTimeline, idle: IdleSplit, masks: BusyMasks, windows: Windows
 ) -> RowTimes:
     def inside(mask: Intervals) -> Int64s:
         return lengths_ns(mask, windows.start_ns, windows.end_ns)
 
     none = np.zeros(1, np.int64)
-    idle = idle_masks(timeline, masks.busy, activity)
     return RowTimes(
         windows=windows,
         busy_ns=inside(masks.busy),
@@ -197,7 +205,7 @@ def _row_times(
         overlap_ns=inside(masks.overlap),
         exposed_comm_ns=inside(masks.exposed_comm),
         exposed_copy_ns={way: inside(mask) for way, mask in masks.exposed_copy_by.items()},
-        idle_ns={name: inside(mask) for name, mask in idle.items()},
+        idle_ns={name: inside(mask) for name, mask in idle.rows.items()},
         launched_ns=np.concatenate((launched_ns(timeline), none)),
         foreign_ns=np.concatenate((foreign_ns(timeline), none)),
         phase_ns=phase_busy_ns(timeline, windows),

@@ -141,10 +141,20 @@ def _merge(*sets: Intervals) -> Intervals:
     )
 
 
-def idle_masks(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSplit:
+    """A device's idle time by its reason, and its gaps by the record that comes next."""
+
+    rows: Mapping[str, Intervals]  # `IDLE_ROWS`, disjoint
+    gaps: Intervals  # the known idle time, cut where another record comes next
+    record: Int64s  # of each gap, index of the record that starts first after any of its ns
+    call_ns: Int64s  # where its launch call began in the gap; the gap's end where it is unlinked
+
+
+def idle_split(
     timeline: DeviceTimeline, busy: Intervals, activity: tuple[HostActivity, ...]
-) -> dict[str, Intervals]:
-    """Split the idle time between a device's records by its reason (`IDLE_ROWS`), disjoint.
+) -> IdleSplit:
+    """Split the idle time between a device's records by its reason.
 
     An idle ns belongs to the record that starts first after it: before that record's runtime
     call began, to what the thread of that call did then; from the call on, to the call itself.
@@ -155,24 +165,54 @@ def idle_masks(
         activity: What each host thread did.
     Source: DESIGN.md section 2, "The waterfall".
     """
-    idle = intervals.difference(_traced(timeline), busy)
-    unknown = intervals.intersection(idle, timeline.unrecorded)
-    rest = intervals.difference(idle, timeline.unrecorded)
-    # Records of no length end no idle time, but own what lies before them.
-    empty = timeline.end_ns <= timeline.start_ns
-    rest = intervals.split_at(rest, timeline.start_ns[empty])
-    following = np.searchsorted(timeline.start_ns, rest.start_ns, "right")
-    thread = timeline.call_thread[following]
+    rest, record, unknown = _gaps(timeline, busy)
+    thread = timeline.call_thread[record]
     linked = thread >= 0
-    call_ns = np.clip(timeline.call_start_ns[following], rest.start_ns, rest.end_ns)
-    before_call = Intervals(
-        start_ns=rest.start_ns[linked], end_ns=np.where(linked, call_ns, rest.end_ns)[linked]
-    )
+    call_ns = np.clip(timeline.call_start_ns[record], rest.start_ns, rest.end_ns)
+    call_ns = np.where(linked, call_ns, rest.end_ns)
+    before_call = Intervals(start_ns=rest.start_ns[linked], end_ns=call_ns[linked])
     rows = _by_activity(before_call, thread[linked], activity)
     rows["unknown"] = unknown
     rows["idle_launch_call"] = intervals.union(call_ns[linked], rest.end_ns[linked])
     rows["idle_other"] = intervals.union(rest.start_ns[~linked], rest.end_ns[~linked])
-    return {name: rows[name] for name in IDLE_ROWS}
+    in_order = {name: rows[name] for name in IDLE_ROWS}
+    return IdleSplit(rows=in_order, gaps=rest, record=record, call_ns=call_ns)
+
+
+def _gaps(timeline: DeviceTimeline, busy: Intervals) -> tuple[Intervals, Int64s, Intervals]:
+    """Return the known idle time between a device's records, whose it is, and the unknown one.
+
+    Returns:
+        Disjoint gaps; for each the index of the record that starts first after any of its ns, (n,)
+        int64; and the idle time in which launches without a record may have run.
+    """
+    idle = intervals.difference(_traced(timeline), busy)
+    unknown = intervals.intersection(idle, timeline.unrecorded)
+    gaps = intervals.difference(idle, timeline.unrecorded)
+    # Records of no length end no idle time, but own what lies before them.
+    empty = timeline.end_ns <= timeline.start_ns
+    gaps = intervals.split_at(gaps, timeline.start_ns[empty])
+    return gaps, following(timeline.start_ns, timeline.call_thread, gaps.start_ns), unknown
+
+
+def following(start_ns: Int64s, call_thread: Int32s, at_ns: Int64s) -> Int64s:
+    """Return the record that starts first after each instant, (n,) int64.
+
+    Of records that start together a linked one counts, then the first in the table. Where none
+    starts, the result is the number of records.
+
+    Args:
+        start_ns: (m,) int64, rising.
+        call_thread: (m,) int32; -1 for unlinked records.
+        at_ns: (n,) int64.
+    """
+    found = np.searchsorted(start_ns, at_ns, "right")
+    count = len(start_ns)
+    rows = np.where(call_thread >= 0, np.arange(count), count)
+    linked = np.append(np.minimum.accumulate(rows[::-1])[::-1], count)[found]
+    edges_ns = np.append(start_ns, np.iinfo(np.int64).max)
+    together = (linked < count) & (edges_ns[linked] == edges_ns[found])
+    return np.where(together, linked, found)
 
 
 def _traced(timeline: DeviceTimeline) -> Intervals:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
+from chopperd.model.answers import HolderKind
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_US
 
@@ -134,6 +135,70 @@ class ClockDrift:
         return self.low_ratio * self.high_ratio > 0 and self.apart_ns > HARMLESS_DRIFT_NS
 
 
+class Holder(NamedTuple):
+    """What the host did while a device was idle or only communicated, as in `answers.Held`."""
+
+    name: str
+    kind: HolderKind
+    inner: str | None = None
+    whole: str | None = None
+    region: str | None = None
+
+
+class NoHolder(IntEnum):
+    """Holders that are no thread's doing; the value is their index in `HostStacks.holders`."""
+
+    LATENCY = 0
+    DEVICE_WAITS = 1
+    THE_COLLECTIVE = 2
+    NO_LAUNCH = 3
+    NO_RECORD = 4
+    NO_SPANS = 5
+
+    @property
+    def label(self) -> str:
+        """Return the published name."""
+        return NO_HOLDERS[self]
+
+
+#: The names of `NoHolder`, by its values.
+NO_HOLDERS: Final = (
+    *("(launch latency)", "(device waits)", "(the collective)", "(no launch)"),
+    *("(launch without record)", "(no host spans)"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStacks:
+    """What is open on each thread that launches, and who launched when.
+
+    Between two edges of a thread nothing begins or ends there. The edges of all threads are one
+    table, by thread and time; each thread has one before all time.
+
+    Attributes:
+        first: (threads + 1,) int64, index of each thread's first edge.
+        at_ns: (e,) int64, the edges.
+        holder: (e,) int32, index into `holders`: whoever would hold a device from the edge to the
+            next one, if what is read is this stack.
+        is_open: (e,) bool, whether anything is open there.
+        process: (threads,) int32, a number of the thread's process.
+        first_launch: (processes + 1,) int64, index of each process's first launch.
+        launch_ns: (l,) int64, when each launch began, by process and time.
+        launch_thread: (l,) int32, on which thread.
+        holders: What `holder` indexes; the first are those of `NoHolder`.
+    """
+
+    first: Int64s
+    at_ns: Int64s
+    holder: Int32s
+    is_open: Bools
+    process: Int32s
+    first_launch: Int64s
+    launch_ns: Int64s
+    launch_thread: Int32s
+    holders: tuple[Holder, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimeline:
     """One device of one trace: its records sorted by (start_ns, end_ns), one row each."""
@@ -228,3 +293,4 @@ class Timeline:
     unmatched_marker: str | None = None
     # What operators did on the host, where there are no device records; else None
     host: HostWork | None = None
+    stacks: HostStacks | None = None  # None where no device needs them

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from chopperd.correlate.intervals import lengths_ns
-from chopperd.correlate.waterfall import busy_masks, idle_masks
+from chopperd.correlate.waterfall import busy_masks, idle_split
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.model.timeline import Phase, Timeline
@@ -373,7 +373,7 @@ def test_one_bucket_s_all_reduce_and_the_gap_before_it(
         if each["tid"] == call["tid"] and end(before) < end(each) and each["ts"] < call["ts"]
     }
     assert not [each for each in meanwhile if re.search("Malloc|Free|Synchronize|Memcpy", each)]
-    idle = idle_masks(device, masks.busy, timeline.host_activity)
+    idle = idle_split(device, masks.busy, timeline.host_activity).rows
     span = span_ns(plain, end(before), record["ts"])
     rows = {name: int(lengths_ns(mask, *span)[0]) for name, mask in idle.items()}
     assert {name: each for name, each in rows.items() if each} == {

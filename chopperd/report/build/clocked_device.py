@@ -101,7 +101,13 @@ def clocked_device(
     spec, no_spec = spec_of(summary.name, units=traced.units, is_part=is_part)
     reference_mhz = summary.reference.sm_clock_mhz
     joined = join_device(
-        device, timeline.host_activity, mine, reference_mhz, timeline.collectives, spec
+        device,
+        timeline.host_activity,
+        mine,
+        reference_mhz,
+        timeline.collectives,
+        spec,
+        timeline.stacks,
     )
     sampled = () if samples is None or mine is None else samples.gpus
     same_model = [each for each in sampled if mine and each.gpu.name == mine.gpu.name]

@@ -18,6 +18,7 @@ from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_c
 from chopperd.traces.kernels.names import bounded, family, framework, names_matching, used_names
 from chopperd.traces.timeline.annotations import annotations, marked_in_graphs, phases_in_graphs
 from chopperd.traces.timeline.collectives import collectives_of, generic_collectives
+from chopperd.traces.timeline.holders import host_stacks
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS, host_activity, host_work
 from chopperd.traces.timeline.layers import layers
 from chopperd.traces.timeline.links import Links, link, unrecorded
@@ -128,6 +129,9 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         framework=framework(trace.names),
         unmatched_marker=options.step_marker if marked.marker is not marker else None,
         graph_records=_of_graphs(links.call, layer),
+        stacks=host_stacks(trace, np.flatnonzero(links.launch | links.recorded), marked.marker)
+        if len(trace.records)
+        else None,
         host=None if len(trace.records) else host_work(trace, marked.steps, step_marks),
     )
 

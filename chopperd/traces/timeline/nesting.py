@@ -68,7 +68,7 @@ class Nesting:
         self._rows = chosen[_by_thread(spans.thread[chosen])]
         thread = spans.thread[self._rows]
         start_ns, end_ns = spans.start_ns[self._rows], spans.end_ns[self._rows]
-        self._axis = _Axis(start_ns, end_ns, thread)
+        self._axis = Axis(start_ns, end_ns, thread)
         self._start = self._axis.position(thread, start_ns)
         self._ends = _Maxima(self._axis.position(thread, end_ns))
 
@@ -86,6 +86,34 @@ class Nesting:
             found = self._innermost_at(position)
         found[np.flatnonzero(moments.thread < 0)] = -1
         return found
+
+    def outermost(self, moments: Moments, inside: Int64s | None = None) -> Int64s:
+        """Return the index of the outermost chosen span around each moment: (n,) int64; -1 none.
+
+        The outermost is the first to begin, of those that begin together the longest.
+
+        Args:
+            moments: Of known threads.
+            inside: (n,) int64, indices of spans of the moments' threads: only chosen spans that
+                come after it in the order of the table count; -1 for all.
+        """
+        if not len(self._rows):
+            return np.full(len(moments), -1, np.int64)
+        position = self._axis.position(moments.thread, moments.at_ns)
+        since = np.zeros(len(moments), np.int64)
+        if inside is not None:
+            since = np.searchsorted(self._keys(), self._key(moments.thread, inside), "right")
+            since[inside < 0] = 0
+        found = self._ends.first_above(since, position)
+        found[found >= np.searchsorted(self._start, position, "right")] = -1
+        return self._spans_at(found)
+
+    def _keys(self) -> Int64s:
+        """Return a number for each chosen span that rises with thread, then index: (m,) int64."""
+        return self._key(self._spans.thread[self._rows], self._rows)
+
+    def _key(self, thread: Int32s, row: Int64s) -> Int64s:
+        return thread.astype(np.int64) * len(self._spans.start_ns) + row
 
     def starting(self, moments: Moments) -> Int64s:
         """Return the outermost chosen span that starts at each moment: (n,) int64; -1 none."""
@@ -122,7 +150,7 @@ def _by_thread(thread: Int32s) -> Int64s:
     return np.argsort(thread, kind="stable")
 
 
-class _Axis:
+class Axis:
     """One axis for all threads: a thread's moments come after all those of the one before."""
 
     def __init__(self, start_ns: Int64s, end_ns: Int64s, thread: Int32s) -> None:
@@ -174,6 +202,27 @@ class _Maxima:
             further = ~holds & (block > 0)
             query, block = query[further], (block[further] - 1) // 2
         return found
+
+    def first_above(self, since: Int64s, bound: Int64s) -> Int64s:
+        """Return each query's first index >= `since` with a value > `bound`: (n,); -1 none."""
+        found = np.full(len(since), -1, np.int64)
+        query = np.flatnonzero(since < len(self.values))
+        block = since[query]
+        for level, maxima in enumerate(self._levels):
+            holds = maxima[block] > bound[query]
+            found[query[holds]] = self._descend_first(level, block[holds], bound[query[holds]])
+            # On to the block of twice the size that begins with this one, or after it.
+            query, block = query[~holds], (block[~holds] + 1) // 2
+            further = block < (len(maxima) + 1) // 2
+            query, block = query[further], block[further]
+        return found
+
+    def _descend_first(self, level: int, block: Int64s, bound: Int64s) -> Int64s:
+        """Return the first index in each block with a value above the bound; each has one."""
+        for maxima in reversed(self._levels[:level]):
+            block = 2 * block
+            block += maxima[block] <= bound
+        return block
 
     def _descend(self, level: int, block: Int64s, bound: Int64s) -> Int64s:
         """Return the last index in each block with a value above the bound; each block has one."""

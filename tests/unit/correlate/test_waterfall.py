@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate.intervals import lengths_ns
-from chopperd.correlate.waterfall import COPY_DIRECTIONS, IDLE_ROWS, busy_masks, idle_masks
+from chopperd.correlate.waterfall import COPY_DIRECTIONS, IDLE_ROWS, busy_masks, idle_split
 from chopperd.model.arrays import Int64s
 from chopperd.model.kinds import (
     COMM_CLASSES,
@@ -31,7 +31,7 @@ def rows_by_masks(
     masks = busy_masks(timeline)
     parts = {"compute": masks.compute, "exposed_comm": masks.exposed_comm}
     parts |= {f"copy_{way.name}": mask for way, mask in masks.exposed_copy_by.items()}
-    parts |= idle_masks(timeline, masks.busy, activity)
+    parts |= idle_split(timeline, masks.busy, activity).rows
     start_ns = np.array([start for start, _ in windows], np.int64)
     end_ns = np.array([end for _, end in windows], np.int64)
     lengths = {name: lengths_ns(mask, start_ns, end_ns) for name, mask in parts.items()}
@@ -217,7 +217,7 @@ def test_a_device_with_only_records_of_no_length_is_idle() -> None:
 
 def test_an_empty_device_has_empty_rows() -> None:
     timeline = device([])
-    masks = idle_masks(timeline, busy_masks(timeline).busy, ())
+    masks = idle_split(timeline, busy_masks(timeline).busy, ()).rows
     assert tuple(masks) == IDLE_ROWS
     assert all(len(mask) == 0 for mask in masks.values())
 

@@ -1,0 +1,91 @@
+"""Fill a row's holders: who held the device idle, the largest of them.
+
+Times of a row of the waterfall always sum to it: what has no room is one entry, `OTHER_HOLDERS`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.holding import HELD_ROWS, HeldTotals
+from chopperd.model.answers import Held
+
+#: The name of what has no entry of its own.
+OTHER_HOLDERS: Final = "(other)"
+#: Entries of a waterfall row: of the largest also the innermost thing is told.
+MOST_OF_STEP: Final = 12
+MOST_OF_FILE: Final = 100
+
+
+def held_of(totals: HeldTotals | None, index: int, most: int) -> tuple[Held, ...]:
+    """Return the holders of a window in the waterfall's order, the largest of each row first.
+
+    Args:
+        totals: Of the device; None where they were not looked for.
+        index: The window.
+        most: How many entries a row of the waterfall may have, and one for all others. Entries that
+            differ only in their innermost thing are put together first where there are more.
+    """
+    if totals is None:
+        return ()
+    first, last = np.searchsorted(totals.window, (index, index + 1)).tolist()
+    found = [_entry(totals, at) for at in range(first, last)]
+    rows = (list(entries) for _, entries in groupby(found, key=lambda each: each.row))
+    return tuple(each for entries in rows for each in _largest(entries, most))
+
+
+def _entry(totals: HeldTotals, at: int) -> Held:
+    holder = totals.holders[totals.holder[at]]
+    return Held(
+        row=HELD_ROWS[totals.row[at]],
+        name=holder.name,
+        kind=holder.kind,
+        inner=holder.inner,
+        whole=holder.whole,
+        region=holder.region,
+        count=int(totals.count[at]),
+        time_ns=int(totals.time_ns[at]),
+        in_call_ns=int(totals.in_call_ns[at]),
+        late_host_ns=int(totals.late_host_ns[at]),
+        host_waits_ns=int(totals.host_waits_ns[at]),
+    )
+
+
+def _largest(entries: Sequence[Held], most: int) -> list[Held]:
+    """Return at most `most` entries, and what is left of the smallest in one."""
+    if len(entries) > most:
+        entries = merged(entries, lambda each: replace(each, inner=None))
+    found = sorted(entries, key=lambda each: -each.time_ns)
+    if len(found) <= most + 1:
+        return found
+    rest = merged(found[most:], _other)
+    return [*found[:most], *rest]
+
+
+def _other(entry: Held) -> Held:
+    return replace(entry, name=OTHER_HOLDERS, kind="none", inner=None, whole=None, region=None)
+
+
+def merged(entries: Iterable[Held], alike: Callable[[Held], Held]) -> list[Held]:
+    """Add up the entries that are one by `alike`, of which no number counts."""
+    found: dict[tuple[str | None, ...], Held] = {}
+    for entry in entries:
+        one = alike(entry)
+        key = one.row, one.name, one.kind, one.inner, one.whole, one.region
+        known = found.get(key)
+        found[key] = one if known is None else _sum(known, one)
+    return list(found.values())
+
+
+def _sum(one: Held, other: Held) -> Held:
+    return replace(
+        one,
+        count=one.count + other.count,
+        time_ns=one.time_ns + other.time_ns,
+        in_call_ns=one.in_call_ns + other.in_call_ns,
+        late_host_ns=one.late_host_ns + other.late_host_ns,
+        host_waits_ns=one.host_waits_ns + other.host_waits_ns,
+    )
