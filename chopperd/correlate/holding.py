@@ -223,7 +223,7 @@ def _cut_at(pieces: _Pieces, cuts_ns: Int64s) -> _Pieces:
     """Cut pieces at every one of the instants that lies inside them."""
     cuts_ns = np.unique(cuts_ns)
     first = np.searchsorted(cuts_ns, pieces.start_ns, "right")
-    last = np.searchsorted(cuts_ns, pieces.end_ns, "left")
+    last = np.maximum(np.searchsorted(cuts_ns, pieces.end_ns, "left"), first)
     row, cut = _repeated(first, last)
     ends = cut == last[row]
     edges_ns = np.append(cuts_ns, 0)
@@ -233,7 +233,7 @@ def _cut_at(pieces: _Pieces, cuts_ns: Int64s) -> _Pieces:
 
 def _repeated(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
     """Return each row as often as it has numbers from first to last, and these: (m,) each."""
-    count = np.maximum(last - first, 0) + 1
+    count = last - first + 1
     row = np.repeat(np.arange(len(first)), count)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)
 
@@ -255,7 +255,9 @@ def _read(pieces: _Pieces, stacks: HostStacks) -> _Pieces:
         lost = _by_launches(found.of(bare), stacks)
         other = lost.thread >= 0
         away, edge = _on_stack(lost.of(other), stacks)
-        holder = np.where(stacks.is_open[edge], stacks.holder[edge], away.holder)
+        named = np.array([each.kind != "none" for each in stacks.holders])
+        there = stacks.holder[edge]
+        holder = np.where(named[there], there, away.holder)
         parts += [lost.of(~other), replace(away, holder=holder)]
     both = _joined(parts)
     return both.of(np.argsort(both.start_ns, kind="stable"))

@@ -5,6 +5,7 @@ the stack of its thread. Whether launches without record made time unknown is no
 only files without such are compared.
 """
 
+import json
 import re
 import sys
 from bisect import bisect_left, bisect_right
@@ -12,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,13 @@ class Thing:
 
 @dataclass(eq=False, slots=True)
 class Call:
+    """A runtime call; `number` is its correlation id."""
+
     thread: Thread
     name: str
     start: int
     end: int
+    number: int
 
 
 @dataclass(eq=False, slots=True)
@@ -83,13 +88,15 @@ def holders_of(path: Path) -> dict[int, Counter[Answer]]:
     """The ns of each answer on each device of a file."""
     document = read_json(path) if path.suffix == ".gz" else _plain_json(path)
     base: int = document.get("baseTimeNanoseconds", 0)
-    events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
-    return _Walk(*_read(events, base)).answers()
+    return answers_of(document["traceEvents"], base)
+
+
+def answers_of(events: Sequence[Event], base: int = 0) -> dict[int, Counter[Answer]]:
+    """The same of events."""
+    return _Walk(*_read([each for each in events if each.get("ph") == "X"], base)).answers()
 
 
 def _plain_json(path: Path) -> dict[str, Any]:
-    import json
-
     found: dict[str, Any] = json.loads(path.read_text(), parse_float=Decimal)
     return found
 
@@ -107,9 +114,9 @@ def _read(events: Sequence[Event], base: int) -> tuple[Host, dict[int, list[Reco
         if category in _RECORDS:
             later.append(event)
         elif category in _CALLS:
-            call = Call(thread, event["name"], start, end)
-            host.calls[thread].append(call)
             number = int(event.get("args", {}).get("correlation", 0))
+            call = Call(thread, event["name"], start, end, number)
+            host.calls[thread].append(call)
             old = by_id.get(number)
             if old is None or _launches(call.name) or not _launches(old.name):
                 by_id[number] = call
@@ -136,7 +143,7 @@ def _read(events: Sequence[Event], base: int) -> tuple[Host, dict[int, list[Reco
             for call in calls
             if id(call) in recorded or _launches(call.name)
         ),
-        key=lambda call: call.start,
+        key=lambda call: (call.start, call.end, call.number),
     )
     return host, devices
 
@@ -189,9 +196,9 @@ class _Walk:
         starts = [one.start for one in named]
         for thing in things:
             at = bisect_left(starts, thing.start)
-            if thing.kind == "operator" and thing.name == "record_param_comms":
-                if at < len(named) and starts[at] < thing.end:
-                    self.collectives[id(thing)] = named[at].name
+            is_one = thing.kind == "operator" and thing.name == "record_param_comms"
+            if is_one and at < len(named) and starts[at] < thing.end:
+                self.collectives[id(thing)] = named[at].name
 
     def _mark_launching(self, thread: Thread, things: list[Thing]) -> None:
         starts = sorted(call.start for call in self.host.launches if call.thread == thread)
@@ -265,7 +272,8 @@ class _Walk:
             starts, launches = self.launch_starts[thread[0]]
             number = bisect_right(starts, at) - 1
             if number >= 0:
-                stack = self._open(launches[number].thread, at)
+                other = self._open(launches[number].thread, at)
+                stack = other if self._name(other) else ()
         name = self._name(stack) or self._nothing(thread, at)
         return name, _inner(stack, self), _whole(stack, self), _region(stack, self)
 
@@ -286,7 +294,7 @@ class _Walk:
 
     def _nothing(self, thread: Thread, at: int) -> str:
         things = self.host.things[thread]
-        first = bisect_left(things, at, key=lambda one: one.start)
+        first = bisect_right(things, at, key=lambda one: one.start)
         coming = things[first:]
         operators = (one for one in coming if one.kind == "operator")
         one = next(operators, coming[0] if coming else None)
@@ -320,7 +328,7 @@ def fold(name: str) -> str:
 def _of_user(name: str) -> bool:
     if name.startswith("<"):
         return False
-    top = name.split("(")[0].split("/")[0].removesuffix(".py")
+    top = re.split(r"[(/]", name)[0].removesuffix(".py")
     return top != "torch" and top not in sys.stdlib_module_names
 
 
@@ -356,7 +364,7 @@ def _free_time(records: list[Record]) -> Iterator[tuple[int, int, str, Record | 
     active: list[Record] = []
     at = 0
     pending: tuple[int, int, str, Record | None] | None = None
-    for a, b in zip(times, times[1:], strict=False):
+    for a, b in pairwise(times):
         active = [one for one in active if one.end > a]
         while at < len(records) and records[at].start <= a:
             active += [records[at]] if records[at].end > a else []

@@ -177,7 +177,8 @@ class _Things:
             (self.kind == SpanKind.ANNOTATION) & names_matching(self.texts, _NCCL)[self.text]
         )
         rows = np.flatnonzero(comms)
-        inner = _next(self, told, Moments(thread=self.thread[rows], at_ns=self.start_ns[rows]))
+        begun = Moments(thread=self.thread[rows], at_ns=self.start_ns[rows] - 1)
+        inner = _next(self, told, begun)
         known = (inner >= 0) & (self.start_ns[inner] < self.end_ns[rows])
         self.text[rows[known]] = self.text[inner[known]]
         self.said[rows[known]] = SpanKind.ANNOTATION
@@ -192,16 +193,15 @@ def _text_codes(names: tuple[str, ...], column: Int32s, texts: dict[str, int]) -
 
 
 def _next(things: _Things, rows: Int64s, moments: Moments) -> Int64s:
-    """Return which of the things at `rows` begins next from each moment on: (n,) int64; -1 none."""
+    """Return which of the things at `rows` begins next after each moment: (n,) int64; -1 none."""
     if not len(rows):
         return np.full(len(moments), -1, np.int64)
     axis = Axis(things.start_ns[rows], things.start_ns[rows], things.thread[rows])
     position = axis.position(things.thread[rows], things.start_ns[rows])
     order = np.argsort(position, kind="stable")
-    at = np.searchsorted(position[order], axis.position(moments.thread, moments.at_ns), "left")
+    at = np.searchsorted(position[order], axis.position(moments.thread, moments.at_ns), "right")
     found = rows[order][np.minimum(at, len(rows) - 1)]
-    comes = (things.thread[found] == moments.thread) & (things.start_ns[found] >= moments.at_ns)
-    return np.where((at < len(rows)) & comes, found, -1)
+    return np.where((at < len(rows)) & (things.thread[found] == moments.thread), found, -1)
 
 
 def _edges(things: _Things, threads: int) -> tuple[Int64s, Int32s]:

@@ -191,3 +191,27 @@ def test_calls_begin_on_their_threads_and_no_call_is_on_none() -> None:
 def test_in_a_file_without_calls_no_call_begins() -> None:
     moments = beginnings(TraceBuilder().build().calls, np.array([-1]))
     assert moments.thread.tolist() == [-1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(overlapping, st.integers(0, 3), st.integers(-1, 45), st.integers(-1, 30))
+def test_the_outermost_span_that_comes_after_another_is_that_of_a_plain_search(
+    drawn: list[Drawn], every: int, at_ns: int, inside: int
+) -> None:
+    spans = built(drawn)
+    chosen = np.flatnonzero(np.arange(len(spans)) % (every + 1) == 0)
+    for thread in (0, 1):
+        own = inside if inside < len(spans) and spans.thread[inside] == thread else -1
+        moment = Moments(thread=np.array([thread], np.int32), at_ns=np.array([at_ns], np.int64))
+        nesting = Nesting(spans, chosen)
+        found = int(nesting.outermost(moment, np.array([own]))[0])
+        holds = [
+            row
+            for row in chosen.tolist()
+            if row > own
+            and spans.thread[row] == thread
+            and spans.start_ns[row] <= at_ns < spans.end_ns[row]
+        ]
+        assert found == min(holds, default=-1)
+        if own < 0:
+            assert nesting.outermost(moment).tolist() == [found]
