@@ -5,10 +5,15 @@ Published names, as in `chopperd.model.report`; `None` is "unknown".
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 #: What a holder is: an operator, an annotation, a Python frame, or no host thread's doing.
 HolderKind = Literal["operator", "annotation", "frame", "none"]
+
+#: The name of a holder, or its beginning, where nothing is open on the host.
+NOTHING_OPEN: Final = "(nothing open)"
+#: The region of what runs in autograd's backward, with no annotation around it.
+BACKWARD_REGION: Final = "backward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

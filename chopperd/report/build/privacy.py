@@ -7,9 +7,11 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, Held
 from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
 from chopperd.report.build.clocks import copied
+from chopperd.report.build.holders import merged
 from chopperd.report.build.trace_notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.trace_report import TraceReport
 
@@ -57,6 +59,7 @@ def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
         by_operation=_parts(row.by_operation, "operation", names),
         by_layer=_parts(row.by_layer, "layer", names),
         by_annotation=_parts(row.by_annotation, "annotation", names),
+        held=tuple(merged(row.held, lambda each: _covered_holder(each, names))),
         collectives=tuple(
             replace(each, group_description=None, group_ranks=None) for each in row.collectives
         ),
@@ -98,6 +101,25 @@ def _parts(
         else replace(part, name=f"{what}-{_digest(part.name)}")
         for part in parts
     )
+
+
+def _covered_holder(held: Held, names: Literal["hashed", "classes"]) -> Held:
+    """Return a holder with hashes for names; for "classes" with its kind, and nothing beside it."""
+
+    def shown(name: str | None) -> str | None:
+        if name is None or name == BACKWARD_REGION:
+            return name
+        return f"host-{_digest(name)}" if names == "hashed" else None
+
+    name = held.name
+    if name.startswith(NOTHING_OPEN):
+        following = name.removeprefix(f"{NOTHING_OPEN} before ")
+        known = following != name and names == "hashed"
+        name = f"{NOTHING_OPEN} before {shown(following)}" if known else NOTHING_OPEN
+    elif held.kind != "none":
+        name = shown(name) or f"({held.kind})"
+    inner, whole, region = shown(held.inner), shown(held.whole), shown(held.region)
+    return replace(held, name=name, inner=inner, whole=whole, region=region)
 
 
 def _digest(name: str) -> str:

@@ -15,16 +15,13 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.intervals import places
-from chopperd.model.answers import HolderKind
+from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, HolderKind
 from chopperd.model.arrays import Bools, Int32s, Int64s, Ints
 from chopperd.model.timeline import NO_HOLDERS, Holder, HostStacks, NoHolder
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.kernels.names import LONGEST_READ, bounded, names_matching, used_names
 from chopperd.traces.timeline.nesting import Axis, Moments, Nesting
-from chopperd.traces.timeline.steps import STEP_MARKER
 
-NOTHING: Final = "(nothing open)"
-_BACKWARD_REGION: Final = "backward"
 _BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function")
 #: Holds the annotation that names the collective.
 _COMMS: Final = re.compile(r"^record_param_comms$")
@@ -76,14 +73,15 @@ def is_user_frame(name: str) -> bool:
     return top != "torch" and top not in sys.stdlib_module_names
 
 
-def host_stacks(trace: Trace, launches: Int64s) -> HostStacks:
+def host_stacks(trace: Trace, launches: Int64s, step_marks: Bools) -> HostStacks:
     """Read the stacks of the threads that make runtime calls.
 
     Args:
         trace: The trace.
         launches: (l,) int64, ascending indices of the calls that launch something on a device.
+        step_marks: (names,) bool, which of `Trace.names` mark steps: they hold nothing.
     """
-    things = _Things(trace)
+    things = _Things(trace, step_marks)
     at_ns, thread = _edges(things, len(trace.threads))
     moments = Moments(thread=thread, at_ns=at_ns)
     nesting = Nesting(things, np.arange(len(things)))
@@ -130,20 +128,18 @@ class _Things:
         in_file: Whether the file has any, also on other threads.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, step_marks: Bools) -> None:
         spans, frames = trace.spans, trace.frames
         launches = np.zeros(len(trace.threads) + 1, np.bool_)
         launches[trace.calls.thread] = True
-        real = (spans.end_ns > spans.start_ns) & ~names_matching(trace.names, STEP_MARKER)[
-            spans.name
-        ]
+        real = (spans.end_ns > spans.start_ns) & ~step_marks[spans.name]
         self.in_file = bool(real.any()) or len(frames) > 0
         own = np.flatnonzero(real & launches[spans.thread])
         called = np.flatnonzero(frames.end_ns > frames.start_ns)
         texts: dict[str, int] = {}
         of_span = _text_codes(trace.names, spans.name[own], texts)
         of_frame = _text_codes(trace.functions, frames.function[called], texts)
-        texts.setdefault(_BACKWARD_REGION, len(texts))
+        texts.setdefault(BACKWARD_REGION, len(texts))
         self.texts = tuple(texts)
         columns: tuple[Ints, ...] = (
             np.concatenate((spans.thread[own], frames.thread[called])),
@@ -418,4 +414,4 @@ def _said(name: int, texts: tuple[str, ...]) -> str:
     if name < len(texts):
         return texts[name] if name >= 0 else ""
     following = name - len(texts)
-    return f"{NOTHING} before {texts[following]}" if following < len(texts) else NOTHING
+    return f"{NOTHING_OPEN} before {texts[following]}" if following < len(texts) else NOTHING_OPEN

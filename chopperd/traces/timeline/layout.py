@@ -129,7 +129,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         framework=framework(trace.names),
         unmatched_marker=options.step_marker if marked.marker is not marker else None,
         graph_records=_of_graphs(links.call, layer),
-        stacks=host_stacks(trace, np.flatnonzero(links.launch | links.recorded), marked.marker)
+        stacks=host_stacks(trace, np.flatnonzero(links.launch | links.recorded), step_marks)
         if len(trace.records)
         else None,
         host=None if len(trace.records) else host_work(trace, marked.steps, step_marks),

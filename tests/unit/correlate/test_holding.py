@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,17 +45,14 @@ def totals(trace: Trace) -> HeldTotals:
 
 def names(trace: Trace) -> dict[tuple[str, str], int]:
     """The ns of each row and name over the whole file."""
-    return dict(counted(totals(trace), lambda row, name: (row, name)))
-
-
-def counted(found: HeldTotals, key) -> Counter[tuple[str, str]]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    found = totals(trace)
     last = int(found.window.max(initial=-1))
     sums: Counter[tuple[str, str]] = Counter()
     columns = (found.window, found.row, found.holder, found.time_ns)
     for window, row, holder, time_ns in zip(*(each.tolist() for each in columns), strict=True):
         if window == last:
-            sums[key(HELD_ROWS[row], found.holders[holder].name)] += time_ns
-    return sums
+            sums[HELD_ROWS[row], found.holders[holder].name] += time_ns
+    return dict(sums)
 
 
 def whole(trace: Trace, field: str) -> int:
@@ -167,21 +165,20 @@ def test_without_stacks_holders_are_not_looked_for() -> None:
     assert join_device(device([Rec(0, 10)]), (), None, None).held is None
 
 
-def test_many_pieces_add_up_as_few_do() -> None:
+def test_many_pieces_add_up_as_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums with any size of parts, and with keys that are looked up or sorted, are the same."""
     made = TraceBuilder()
     for at in range(100):
         made.span(f"aten::op{at % 7}", 1000 * at + 100, 700, kind=SpanKind.OP)
         launched(made, "gemm", 1000 * at + 500, 1000 * at + 600, 1000 * at + 900)
-    trace, sizes = made.build(), (holding._AT_ONCE, holding._MOST_DENSE)
+    trace = made.build()
     usual = totals(trace)
-    try:
-        for holding._AT_ONCE, holding._MOST_DENSE in ((1, 1), (3, 1 << 20), (1 << 15, 1)):
-            other = totals(trace)
-            for name in ("window", "row", "holder", "time_ns", "in_call_ns", "count"):
-                assert getattr(other, name).tolist() == getattr(usual, name).tolist(), name
-    finally:
-        holding._AT_ONCE, holding._MOST_DENSE = sizes
+    for at_once, most_dense in ((1, 1), (3, 1 << 20), (1 << 15, 1)):
+        monkeypatch.setattr(holding, "_AT_ONCE", at_once)
+        monkeypatch.setattr(holding, "_MOST_DENSE", most_dense)
+        other = totals(trace)
+        for name in ("window", "row", "holder", "time_ns", "in_call_ns", "count"):
+            assert getattr(other, name).tolist() == getattr(usual, name).tolist(), name
 
 
 THREADS = (MAIN, AUTOGRAD, OTHER_PROCESS)
@@ -211,7 +208,11 @@ works = st.tuples(
 )
 
 
-def events_of(drawn: Sequence[tuple], done: Sequence[tuple]) -> list[Event]:  # type: ignore[type-arg]
+Thing = tuple[str, int, Thread, int, int]
+Work = tuple[str, Thread | None, int, int, int, int]
+
+
+def events_of(drawn: Sequence[Thing], done: Sequence[Work]) -> list[Event]:
     # Without any row of a length a file covers no time, and has no frames.
     events: list[Event] = [_event("cpu_op", "elsewhere", 300, 301, 1, 1)]
     for category, which, (pid, tid), ts, dur in drawn:
@@ -223,7 +224,7 @@ def events_of(drawn: Sequence[tuple], done: Sequence[tuple]) -> list[Event]:  # 
         category = "gpu_memcpy" if copies else "kernel"
         args = {"device": 0, "stream": number, "correlation": number if thread else 0}
         if thread is not None:
-            launch = _event("cuda_runtime", call, *thread, ts, called)
+            launch = _event("cuda_runtime", call, thread[0], thread[1], ts, called)
             events.append(launch | {"args": {"correlation": number}})
         events.append(_event(category, name, 0, number, ts + wait, dur) | {"args": args})
     return events
@@ -236,10 +237,7 @@ def _event(category: str, name: str, pid: object, tid: object, ts: int, dur: int
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(things, max_size=25), st.lists(works, min_size=1, max_size=8))
-def test_holders_are_those_of_a_walk_over_the_stacks(
-    drawn: list[tuple],  # type: ignore[type-arg]
-    done: list[tuple],  # type: ignore[type-arg]
-) -> None:
+def test_holders_are_those_of_a_walk_over_the_stacks(drawn: list[Thing], done: list[Work]) -> None:
     """Times overlap in any way; one process or two; the sums are those of the waterfall's rows."""
     events = events_of(drawn, done)
     rows = TraceRows()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from chopperd.model.answers import Held, HolderKind
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic, Family, Row
 from chopperd.pipeline.reports import FileReport, composed
@@ -157,3 +158,50 @@ def test_the_hosts_work_of_a_trace_is_covered_as_that_of_the_document() -> None:
     report = replace(traced_report(Job(rank=0, steps=(1,))), host=host_timed().host[0])
     early = trace_with_names(report, "hashed").host
     assert (early,) == with_names(host_timed(), "hashed").host
+
+
+def holder(name: str, kind: HolderKind, time_ns: int) -> Held:
+    return Held(
+        row="idle_launch_prep",
+        name=name,
+        kind=kind,
+        inner="secret_inner",
+        whole="secret",
+        region="backward",
+        count=1,
+        time_ns=time_ns,
+        in_call_ns=0,
+    )
+
+
+def held_row() -> ReportDocument:
+    whole = document()
+    held = (
+        holder("secret", "operator", 5),
+        holder("secret2", "operator", 6),
+        holder("(launch latency)", "none", 7),
+        holder("(nothing open) before secret", "none", 8),
+        holder("(nothing open)", "none", 9),
+    )
+    return replace(whole, totals=(replace(whole.totals[0], held=held),))
+
+
+def test_holders_are_hashed_and_what_no_thread_holds_keeps_its_name() -> None:
+    (row,) = with_names(held_row(), "hashed").totals
+    secret = f"host-{hashlib.sha256(b'secret').hexdigest()[:12]}"
+    other = f"host-{hashlib.sha256(b'secret2').hexdigest()[:12]}"
+    assert [each.name for each in row.held] == [
+        secret, other, "(launch latency)", f"(nothing open) before {secret}", "(nothing open)",
+    ]  # fmt: skip
+    assert {each.whole for each in row.held} == {secret}
+    assert {each.region for each in row.held} == {"backward"}
+    assert b"secret" not in encode_json(with_names(held_row(), "hashed"))
+
+
+def test_holders_of_one_kind_are_one_where_no_name_is_shown() -> None:
+    (row,) = with_names(held_row(), "classes").totals
+    assert [(each.name, each.time_ns, each.inner, each.whole, each.count) for each in row.held] == [
+        ("(operator)", 11, None, None, 2),
+        ("(launch latency)", 7, None, None, 1),
+        ("(nothing open)", 17, None, None, 2),
+    ]

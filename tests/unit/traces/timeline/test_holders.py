@@ -69,7 +69,7 @@ def at(found: HostStacks, thread: int, at_ns: int) -> Holder:
     """Who would hold the device at a moment, by plain search."""
     edges = range(int(found.first[thread]), int(found.first[thread + 1]))
     edge = max(each for each in edges if found.at_ns[each] <= at_ns)
-    return found.holders[found.holder[edge]]
+    return found.holders[int(found.holder[edge])]
 
 
 def working() -> TraceBuilder:
