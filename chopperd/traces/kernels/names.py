@@ -1,9 +1,10 @@
-"""Names: kernels without decoration, families, frameworks, and which names match a pattern.
+"""Names: kernels without decoration, families, frameworks, the host's, and which match a pattern.
 
 Each name is matched once, not once a row.
 """
 
 import re
+import sys
 import zlib
 from collections.abc import Iterable
 from typing import Final
@@ -49,6 +50,21 @@ _RETURNS_NOTHING: Final = "void "
 _BRACKET: Final = re.compile(r"[()<> ]")
 _MANGLED: Final = re.compile(r"_ZL?(N[rVK]*[RO]?)?")
 _MANGLED_PART: Final = re.compile(r"L?(?:St|(\d{1,4}))")
+
+#: What tells one call or request from another in names on the host.
+_ADDRESS: Final = re.compile(r"(?: object)? at 0x[0-9a-fA-F]+|\b0x[0-9a-fA-F]{4,}")
+_REQUEST: Final = re.compile(
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+    r"|(?<![0-9a-z.])(?=[a-f]*\d)[0-9a-f]{12,}(?![0-9a-z])"
+    r"|(?<=req)[-_ #:=]*\d+|(?<=request)[-_ #:=]*\d+|(?<=_id)[-_ #:=]+\d+|(?<=\bid)[-_ #:=]+\d+"
+    # serving engines: execute_context_1(128_7)_generation_3(3)
+    r"|(?<=_)\d+(?=\()|(?<=\()\d+(?:_\d+)*(?=\)(?!:))"
+    r"|(?<![0-9a-z.(])\d{5,}(?![0-9a-z])",
+    re.IGNORECASE,
+)
+_FILE: Final = re.compile(r"^(?P<path>[^<].*?)\(\d+\): ")
+_PACKAGES: Final = re.compile(r"^.*/(?:site|dist)-packages/")
+_LIBRARY: Final = re.compile(r"/python3(?:\.\d+)?/")
 
 #: Most characters of a name in a report.
 LONGEST_NAME: Final = 200
@@ -234,3 +250,25 @@ def framework(names: Iterable[str]) -> Framework:
     )
     name = next(iter(found), "none") if len(found) < 2 else "several"
     return Framework(name=name, evidence=evidence)
+
+
+def folded(name: str) -> str:
+    """Return a name without addresses, its request numbers as `#`, and shortened if very long."""
+    return bounded(_REQUEST.sub("#", _ADDRESS.sub("", name[:LONGEST_READ])))
+
+
+def is_user_frame(name: str) -> bool:
+    """Whether a Python frame is of the user's own code or packages, by its file.
+
+    Not so are torch's, the standard library's, and those without a file: `<built-in ...>`,
+    `<string>`, `<frozen ...>`.
+    """
+    found = _FILE.match(name)
+    if found is None:
+        return False
+    path = found["path"]
+    inner = _PACKAGES.sub("", path)
+    if inner == path and _LIBRARY.search(path):
+        return False
+    top = inner.lstrip("/").partition("/")[0].removesuffix(".py")
+    return top != "torch" and top not in sys.stdlib_module_names

@@ -7,7 +7,6 @@ Source: DESIGN.md section 2, "Who held it".
 """
 
 import re
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -19,7 +18,7 @@ from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, HolderKind
 from chopperd.model.arrays import Bools, Int32s, Int64s, Ints
 from chopperd.model.timeline import NO_HOLDERS, Holder, HostStacks, NoHolder
 from chopperd.model.trace import SpanKind, Trace
-from chopperd.traces.kernels.names import LONGEST_READ, bounded, names_matching, used_names
+from chopperd.traces.kernels.names import folded, is_user_frame, names_matching, used_names
 from chopperd.traces.timeline.nesting import Axis, Moments, Nesting
 
 _BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function")
@@ -27,19 +26,6 @@ _BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function")
 _COMMS: Final = re.compile(r"^record_param_comms$")
 _NCCL: Final = re.compile(r"^nccl:")
 
-_ADDRESS: Final = re.compile(r"(?: object)? at 0x[0-9a-fA-F]+|\b0x[0-9a-fA-F]{4,}")
-_REQUEST: Final = re.compile(
-    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-    r"|(?<![0-9a-z.])(?=[a-f]*\d)[0-9a-f]{12,}(?![0-9a-z])"
-    r"|(?<=req)[-_ #:=]*\d+|(?<=request)[-_ #:=]*\d+|(?<=_id)[-_ #:=]+\d+|(?<=\bid)[-_ #:=]+\d+"
-    # serving engines: execute_context_1(128_7)_generation_3(3)
-    r"|(?<=_)\d+(?=\()|(?<=\()\d+(?:_\d+)*(?=\)(?!:))"
-    r"|(?<![0-9a-z.(])\d{5,}(?![0-9a-z])",
-    re.IGNORECASE,
-)
-_FILE: Final = re.compile(r"^(?P<path>[^<].*?)\(\d+\): ")
-_PACKAGES: Final = re.compile(r"^.*/(?:site|dist)-packages/")
-_LIBRARY: Final = re.compile(r"/python3(?:\.\d+)?/")
 #: Kind of a thing that may be open besides those of `SpanKind`, and words for all of them.
 _FRAME_KIND: Final = len(SpanKind)
 _KINDS: Final[tuple[HolderKind, ...]] = ("operator", "annotation", "frame", "frame", "none")
@@ -49,28 +35,6 @@ _ALWAYS_NS: Final = -(2**62)
 _DEEPEST: Final = 512
 #: Up to so many possible numbers are looked up in a table, more are sorted.
 _MOST_DENSE: Final = 1 << 22
-
-
-def folded(name: str) -> str:
-    """Return a name without addresses, its request numbers as `#`, and shortened if very long."""
-    return bounded(_REQUEST.sub("#", _ADDRESS.sub("", name[:LONGEST_READ])))
-
-
-def is_user_frame(name: str) -> bool:
-    """Whether a Python frame is of the user's own code or packages, by its file.
-
-    Not so are torch's, the standard library's, and those without a file: `<built-in ...>`,
-    `<string>`, `<frozen ...>`.
-    """
-    found = _FILE.match(name)
-    if found is None:
-        return False
-    path = found["path"]
-    inner = _PACKAGES.sub("", path)
-    if inner == path and _LIBRARY.search(path):
-        return False
-    top = inner.lstrip("/").partition("/")[0].removesuffix(".py")
-    return top != "torch" and top not in sys.stdlib_module_names
 
 
 def host_stacks(trace: Trace, launches: Int64s, step_marks: Bools) -> HostStacks:
