@@ -12,12 +12,16 @@ import numpy as np
 
 from chopperd.correlate.holding import HELD_ROWS, HeldTotals
 from chopperd.model.answers import Held
+from chopperd.model.report_rows import Row
 
 #: The name of what has no entry of its own.
 OTHER_HOLDERS: Final = "(other)"
-#: Entries of a waterfall row: of the largest also the innermost thing is told.
-MOST_OF_STEP: Final = 12
+#: Entries of a waterfall row, of a whole file and of one of its steps; where these are very many,
+#: each has fewer.
 MOST_OF_FILE: Final = 100
+_MOST_OF_STEP: Final = 40
+_LEAST_OF_STEP: Final = 12
+_MOST_OF_STEPS: Final = 8000
 
 
 def held_of(totals: HeldTotals | None, index: int, most: int) -> tuple[Held, ...]:
@@ -32,9 +36,24 @@ def held_of(totals: HeldTotals | None, index: int, most: int) -> tuple[Held, ...
     if totals is None:
         return ()
     first, last = np.searchsorted(totals.window, (index, index + 1)).tolist()
-    found = [_entry(totals, at) for at in range(first, last)]
-    rows = (list(entries) for _, entries in groupby(found, key=lambda each: each.row))
-    return tuple(each for entries in rows for each in _largest(entries, most))
+    return _in_order([_entry(totals, at) for at in range(first, last)], most)
+
+
+def most_of_step(steps: int) -> int:
+    """Return how many entries a waterfall row of one of so many steps has room for."""
+    return max(_LEAST_OF_STEP, min(_MOST_OF_STEP, _MOST_OF_STEPS // max(steps, 1)))
+
+
+def held_over(rows: Sequence[Row]) -> tuple[Held, ...]:
+    """Return the holders of several rows in sum, as `held_of` does for a whole file."""
+    found = merged((each for row in rows for each in row.held), lambda each: each)
+    return _in_order(sorted(found, key=lambda each: HELD_ROWS.index(each.row)), MOST_OF_FILE)
+
+
+def _in_order(entries: Sequence[Held], most: int) -> tuple[Held, ...]:
+    """Return the largest entries of each row; the rows are in the order of the entries."""
+    rows = (list(some) for _, some in groupby(entries, key=lambda each: each.row))
+    return tuple(each for some in rows for each in _largest(some, most))
 
 
 def _entry(totals: HeldTotals, at: int) -> Held:

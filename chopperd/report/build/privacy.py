@@ -59,7 +59,7 @@ def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
         by_operation=_parts(row.by_operation, "operation", names),
         by_layer=_parts(row.by_layer, "layer", names),
         by_annotation=_parts(row.by_annotation, "annotation", names),
-        held=tuple(merged(row.held, lambda each: _covered_holder(each, names))),
+        held=_holders(row.held, names),
         collectives=tuple(
             replace(each, group_description=None, group_ranks=None) for each in row.collectives
         ),
@@ -101,6 +101,10 @@ def _parts(
         else replace(part, name=f"{what}-{_digest(part.name)}")
         for part in parts
     )
+
+
+def _holders(held: Sequence[Held], names: Literal["hashed", "classes"]) -> tuple[Held, ...]:
+    return tuple(merged(held, lambda each: _covered_holder(each, names)))
 
 
 def _covered_holder(held: Held, names: Literal["hashed", "classes"]) -> Held:

@@ -35,7 +35,7 @@ from chopperd.report.build.clocks import (
     power_of,
     temperature_of,
 )
-from chopperd.report.build.holders import MOST_OF_FILE, MOST_OF_STEP, held_of
+from chopperd.report.build.holders import MOST_OF_FILE, held_of, most_of_step
 from chopperd.report.build.work import (
     chopper_of,
     classes_of,
@@ -120,7 +120,11 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
         collectives=collectives_of(traffic.collectives, index),
         chopper=chopper_of(traffic, index),
         efficiency=efficiency_of(joined.efficiency, index, clocked.spec, clocked.no_spec),
-        held=held_of(joined.held, index, MOST_OF_FILE if window is None else MOST_OF_STEP),
+        held=held_of(
+            joined.held,
+            index,
+            MOST_OF_FILE if window is None else most_of_step(len(device.windows)),
+        ),
     )
     if window is None:
         row = replace(

@@ -14,6 +14,7 @@ from chopperd.model.kinds import Cause
 from chopperd.model.report import CauseShare, GpuLine, Reference, Summary
 from chopperd.model.report_rows import Peers, Row
 from chopperd.report.build.clocks import known_or_none
+from chopperd.report.build.holders import held_over
 from chopperd.report.build.rows import DraftRow
 
 
@@ -236,6 +237,7 @@ def summarise(
         causes=_causes(critical),
         gpus=tuple(_gpu_line(rows, peers, has_steps=bool(complete)) for rows in devices),
         waterfall_ns=_mean_waterfall([each.row for each in critical]),
+        held=held_over([each.row for each in critical]),
     )
 
 

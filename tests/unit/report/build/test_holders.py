@@ -1,10 +1,14 @@
 """How many holders a row has room for; its sums stay whole."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from chopperd.correlate.holding import HELD_ROWS, HeldTotals
 from chopperd.model.timeline import Holder
-from chopperd.report.build.holders import OTHER_HOLDERS, held_of
+from chopperd.report.build.holders import OTHER_HOLDERS, held_of, held_over, most_of_step
+from tests.unit.report.documents import totals_only
 
 PREP, COMM = HELD_ROWS.index("idle_launch_prep"), HELD_ROWS.index("exposed_comm")
 
@@ -58,3 +62,19 @@ def test_too_many_lose_first_what_is_innermost_and_then_are_one() -> None:
 
 def test_without_stacks_there_are_none() -> None:
     assert held_of(None, 0, 10) == ()
+
+
+@pytest.mark.parametrize(("steps", "most"), [(0, 40), (100, 40), (400, 20), (10_000, 12)])
+def test_the_more_steps_the_fewer_entries_each(steps: int, most: int) -> None:
+    assert most_of_step(steps) == most
+
+
+def test_holders_of_several_rows_add_up_in_the_waterfalls_order() -> None:
+    holders = (Holder("a", "operator", "x"), Holder("b", "frame"))
+    made = totals([(0, PREP, 0, 5), (1, COMM, 1, 2), (1, PREP, 0, 6)], holders)
+    rows = [replace(totals_only().totals[0], held=held_of(made, index, 10)) for index in (0, 1)]
+    found = held_over(rows)
+    assert [(each.row, each.name, each.time_ns, each.count) for each in found] == [
+        ("exposed_comm", "b", 2, 1),
+        ("idle_launch_prep", "a", 11, 2),
+    ]
