@@ -23,10 +23,11 @@ class Held:
     `row` is a key of the waterfall; all of a row's entries sum to it. `name` is what the host did:
     an operator, an annotation or a Python frame; of kind "none": "(launch latency)", "(device
     waits)", "(the collective)", "(no host spans)", "(no launch)", "(launch without record)",
-    "(nothing open) before X", and "(other)" for the smallest of very many. `inner` is the innermost thing open, `whole` the outermost one that
-    launches nothing, `region` the outermost annotation, else backward, else the module. `count` is
-    the number of separate stretches of the name that begin here, so that those of a name add up;
-    one that goes on from another row or another innermost thing counts there. `in_call_ns` lay inside the launch call. Of exposed
+    "(nothing open) before X", and "(other)" for the smallest of very many. `inner` is the innermost
+    thing open, `whole` the outermost one that launches nothing, `region` the outermost annotation,
+    else backward, else the module. `count` is the number of separate stretches of the name that
+    begin here, so that those of a name add up: one that goes on from another row, or from another
+    innermost thing, counts there. `in_call_ns` lay inside the launch call. Of exposed
     communication, `late_host_ns` is what a faster network would not give back, `host_waits_ns` that
     in which the thread was in a synchronise call.
     """
