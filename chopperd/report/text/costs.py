@@ -25,7 +25,6 @@ from chopperd.report.text.wording import (
 
 #: A part of a cost with a smaller share of it is not worth a clause.
 _LEAST_SHARE: Final = 0.1
-_LEAST_LATE_SHARE: Final = 0.01
 #: Label of a row of the waterfall as the largest cost, and its name among the next ones.
 _LABELS: Final[Mapping[str, tuple[str, str]]] = {
     "idle_launch_prep": ("WAITING FOR THE HOST", "waiting for the host"),
@@ -129,7 +128,7 @@ def _communication(document: ReportDocument, summary: Summary, found: Holders | 
     late_ns = found.mean_ns(those, _late_ns) if found is not None else 0.0
     rest_ns = max(exposed_ns - late_ns, 0.0)
     late = ""
-    if late_ns >= _LEAST_LATE_SHARE * exposed_ns > 0:
+    if late_ns >= max(_LEAST_SHARE * exposed_ns, 1):
         late = (
             f"but the host is late in {short_milliseconds(late_ns)} of them: "
             f"a faster network gives back {short_milliseconds(rest_ns)}"

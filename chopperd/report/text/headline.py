@@ -174,13 +174,13 @@ def _do(document: ReportDocument, summary: Summary, largest: Cost | None) -> tup
 
 
 def _of_host(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tuple[str, ...]]:
-    markers_ns = [
-        row.marker_ns for row in document.steps if row.marker_ns is not None and not row.partial
-    ]
+    rows = [row for row in document.steps if row.marker_ns is not None and not row.partial]
+    markers_ns = [row.marker_ns for row in rows if row.marker_ns is not None]
     steps = ""
     if markers_ns:
         mean = short_milliseconds(sum(markers_ns) / len(markers_ns))
-        steps = f"{plural(len(markers_ns), 'step')} of {mean} ms"
+        count = len({(row.job, row.run, row.step) for row in rows})
+        steps = f"{plural(count, 'step')} of {mean} ms"
     most = _most_host_time(document.host, "by_operation")
     clauses = _filled([steps, f"most in {most}" if most else ""])
     phases = _most_host_time(document.host, "by_phase")

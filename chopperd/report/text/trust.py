@@ -218,7 +218,7 @@ def _steps(document: ReportDocument) -> str:
 
 def _complete(document: ReportDocument) -> int:
     if document.summary is None:
-        return sum(not row.partial for row in document.steps)
+        return len({(row.job, row.run, row.step) for row in document.steps if not row.partial})
     return document.summary.steps
 
 

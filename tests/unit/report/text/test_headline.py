@@ -251,6 +251,10 @@ def test_a_trace_without_a_gpu_tells_the_hosts_time() -> None:
     assert first(host_timed()) == "HOST TIME ONLY: 1 step of 1400 ms, most in aten::mm (100 %)"
     assert line(host_timed(), "THEN") == "by phase: forward (100 %)"
     assert [row.label for row in headline(host_only())] == ["HOST TIME ONLY", "DO", "TRUST"]
+    (row,) = host_only().steps
+    two = replace(host_only(), steps=(row, replace(row, rank=1, marker_ns=1200 * MS)))
+    assert first(two) == "HOST TIME ONLY: 1 step of 1300 ms"
+    assert line(two, "TRUST").startswith("good: 1 complete step, ")
     bare = replace(host_only(), steps=())
     assert first(bare) == "HOST TIME ONLY: the trace has no work of a GPU"
 
