@@ -101,7 +101,7 @@ def device_rows(path: Path) -> list[Row]:
         (int(event["name"].removeprefix("ProfilerStep#")), event["ts"], event["ts"] + event["dur"])
         for event in events
         if _category(event) in MARKERS and event["name"].startswith("ProfilerStep#")
-    ]
+    ] or _iterations(events)
     return [
         Row(
             name=event["name"],
@@ -114,6 +114,16 @@ def device_rows(path: Path) -> list[Row]:
         for event in events
         if _category(event) in RECORD_KINDS
     ]
+
+
+def _iterations(events: list[Event]) -> list[tuple[int, Decimal, Decimal]]:
+    """The iterations of vLLM, counted from 0."""
+    found = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("cat") == "user_annotation" and event["name"].startswith("execute_context_")
+    )
+    return [(number, start, end) for number, (start, end) in enumerate(found)]
 
 
 def _step(launched_us: Decimal | None, markers: list[tuple[int, Decimal, Decimal]]) -> int | None:

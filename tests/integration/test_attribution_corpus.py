@@ -185,7 +185,7 @@ def test_phases_and_layers_of_each_record_are_those_of_plain_stacks(
 
 
 class Annotations:
-    """Annotations of a file whose steps are `ProfilerStep#`, without layers that are annotated."""
+    """Annotations of files with steps by `ProfilerStep#` or vLLM, without annotated layers."""
 
     def __init__(self, file: Stacks) -> None:
         layers = ModuleLayers(file)
@@ -204,7 +204,9 @@ class Annotations:
         return own or (torch_s[-1] if torch_s else None)
 
     def counts(self, one: Span) -> bool:
-        return one.kind == ANNOTATION and not one.name.startswith(("ProfilerStep#", "nccl:"))
+        return one.kind == ANNOTATION and not one.name.startswith(
+            ("ProfilerStep#", "execute_context_", "nccl:")
+        )
 
     def innermost(self, at: Span) -> str | None:
         return next((one.name for one in reversed(at.around) if self.counts(one)), None)

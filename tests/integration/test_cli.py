@@ -137,6 +137,7 @@ def test_a_device_map_reaches_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
         "device_map": "0=GPU-a, 1 =GPU-b",
         "reference_mhz": 1755.0,
         "step": None,
+        "step_marker": None,
         "last": 3,
         "merge": False,
     }
