@@ -11,7 +11,7 @@ from io import StringIO
 import jsonschema
 import msgspec
 
-from chopperd.model.report import PARTS_BY, ReportDocument
+from chopperd.model.report import FIELDS, ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.report.forms.schema import SCHEMA_FILE, formatted
 
@@ -27,7 +27,7 @@ def _validator() -> jsonschema.Draft202012Validator:
 def check_document(document: ReportDocument) -> None:
     """The published schema, all forms, and the sums that a reader may rely on."""
     _validator().validate(json.loads(formatted(document, "json")))
-    for by in PARTS_BY:
+    for by in FIELDS:
         text = formatted(document, "text", by=by)
         assert max(map(len, text.splitlines())) <= 100
     table = list(csv.DictReader(StringIO(formatted(document, "csv"))))

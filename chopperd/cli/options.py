@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Format: TypeAlias = Literal["text", "markdown", "json", "csv", "parquet"]
 ListFormat: TypeAlias = Literal["text", "json"]
-Breakdown: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation"]
+Breakdown: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation", "idle"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 PATH: Final = click.Path(path_type=Path)
@@ -80,7 +80,7 @@ once = click.option("--once", is_flag=True, help="Print one table and exit.")
 by = click.option(
     "--by",
     type=_BREAKDOWNS,
-    help="Break down the work of devices, or of the host if there is none.",
+    help="Break down the work of devices, or of the host if there is none; idle: who held a GPU.",
 )
 form = click.option("--format", "form", type=_FORMATS, default="text", help="Output format.")
 report_form = click.option(

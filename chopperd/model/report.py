@@ -318,11 +318,13 @@ class ReportDocument:
     ranks: RanksSummary | None = None
 
 
-# The long lists of a row of totals: its work by family, operation, layer, phase or annotation.
+# The long lists of a row of totals: its work by family, operation, layer, phase or annotation; its
+# idle time by holder.
 
-By: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation"]
+By: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation", "idle"]
 PartsBy: TypeAlias = Literal["operation", "layer", "phase", "annotation"]
-PARTS_BY: Final[tuple[By, ...]] = get_args(By)
+#: By what work is summed.
+PARTS_BY: Final[tuple[By, ...]] = ("family", *get_args(PartsBy))
 #: The field of a row that has its work by each.
 FIELDS: Final[Mapping[By, str]] = {
     "family": "families",
@@ -330,6 +332,7 @@ FIELDS: Final[Mapping[By, str]] = {
     "layer": "by_layer",
     "phase": "by_phase",
     "annotation": "by_annotation",
+    "idle": "held",
 }
 
 

@@ -1,6 +1,6 @@
 """Fill a row's holders: who held the device idle, the largest of them.
 
-Times of a row of the waterfall always sum to it: what has no room is one entry, `OTHER_HOLDERS`.
+Times of a row of the waterfall always sum to it: what has no room is one entry, `OTHER_PARTS`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,10 +12,8 @@ import numpy as np
 
 from chopperd.correlate.holding import HELD_ROWS, HeldTotals
 from chopperd.model.answers import Held
-from chopperd.model.report_rows import Row
+from chopperd.model.report_rows import OTHER_PARTS, Row
 
-#: The name of what has no entry of its own.
-OTHER_HOLDERS: Final = "(other)"
 #: Entries of a waterfall row, of a whole file and of one of its steps; where these are very many,
 #: each has fewer.
 MOST_OF_FILE: Final = 100
@@ -85,7 +83,7 @@ def _largest(entries: Sequence[Held], most: int) -> list[Held]:
 
 
 def _other(entry: Held) -> Held:
-    return replace(entry, name=OTHER_HOLDERS, kind="none", inner=None, whole=None, region=None)
+    return replace(entry, name=OTHER_PARTS, kind="none", inner=None, whole=None, region=None)
 
 
 def merged(entries: Iterable[Held], alike: Callable[[Held], Held]) -> list[Held]:

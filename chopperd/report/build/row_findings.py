@@ -12,7 +12,7 @@ from typing import Final
 
 from chopperd.model.answers import Finding, Held
 from chopperd.model.report import ReportDocument, Summary
-from chopperd.model.report_rows import CollectiveTraffic, Row
+from chopperd.model.report_rows import OTHER_PARTS, CollectiveTraffic, Row
 from chopperd.report.build.clock_findings import LEAST_RATIO
 from chopperd.report.text.wording import brief_milliseconds, count, percent, plural
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
@@ -142,6 +142,7 @@ def _data(run: Run) -> Iterable[Finding]:
         bound_ns,
         "give the loader more workers (num_workers, prefetch_factor, pin_memory), or do the "
         "slow part of a sample's preparation once, before training",
+        "--by idle",
     )
 
 
@@ -157,6 +158,7 @@ def _sync(run: Run) -> Iterable[Finding]:
             bound_ns,
             "avoid .item(), .cpu(), nonzero and torch.cuda.synchronize() in the step, or do them "
             "every hundredth step",
+            "--by idle",
         )
 
 
@@ -180,6 +182,7 @@ def _host(run: Run) -> Iterable[Finding]:
             ),
             bound_ns,
             f"make {name} faster, do it less often, or move it to another thread or to the GPU",
+            "--by idle",
         )
     if run.is_worth(total_ns, LAUNCH_RATIO):
         rest = held if holder is None else [each for each in held if each not in holder[1]]
@@ -222,6 +225,7 @@ def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
             (idle, launches, longest),
             bound_ns,
             "profile with with_stack=True: it shows which code runs between the kernels",
+            "--by idle",
         )
     regions = _largest(run, held, "region")
     where = f" for {regions[0][0]}" if regions and 2 * regions[0][1] >= bound_ns else ""
@@ -232,6 +236,7 @@ def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
         (idle, launches, longest),
         bound_ns,
         f"launch less: torch.compile or CUDA graphs{where}, fused kernels, larger batches",
+        "--by idle",
     )
 
 
@@ -249,7 +254,7 @@ def _largest(run: Run, held: Sequence[Held], field: str) -> list[tuple[str, floa
     by_name: defaultdict[str, list[Held]] = defaultdict(list)
     for each in held:
         name = getattr(each, field)
-        if name is not None:
+        if name is not None and name != OTHER_PARTS:
             by_name[name].append(each)
     sums = [(name, run.per_step(those)) for name, those in by_name.items()]
     return sorted(sums, key=lambda each: -each[1])

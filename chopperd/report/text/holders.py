@@ -13,6 +13,7 @@ from chopperd.report.text.page import Section, table
 from chopperd.report.text.wording import (
     UNKNOWN,
     brief_name,
+    count,
     milliseconds,
     percent,
     short_milliseconds,
@@ -29,6 +30,7 @@ _NOTHING_OPEN: Final = "(nothing open) "
 _LEAST_RATIO: Final = 0.01
 _NAMED: Final = 3
 _MOST_LINES: Final = 15
+_MOST_HOLDERS: Final = 30
 _NAME_WIDTH: Final = 44
 _ROW_WORDS: Final = {
     "exposed_comm": "communication",
@@ -38,6 +40,7 @@ _ROW_WORDS: Final = {
     "idle_sync": "synchronise",
     "idle_launch_prep": "host prepares",
     "idle_other": "no launch known",
+    "unknown": "record lost",
 }
 
 
@@ -196,3 +199,41 @@ def _most(found: Holders, those: Sequence[Held], key: Callable[[Held], str | Non
     half_ns = found.mean_ns(those, lambda each: each.time_ns) / 2
     largest = [name for name, time_ns in found.sums(those, key)[:1] if time_ns >= half_ns]
     return brief_name(largest[0]) if largest and largest[0] != those[0].name else UNKNOWN
+
+
+def by_holder(document: ReportDocument) -> Section | None:
+    """Render who held the devices longest over the whole files, by row of the waterfall.
+
+    None without any.
+    """
+    window_ns = sum(row.window_ns or 0 for row in document.totals)
+    groups: defaultdict[tuple[str, str], list[Held]] = defaultdict(list)
+    for each in (each for row in document.totals for each in row.held):
+        groups[each.row, each.name].append(each)
+    if not window_ns or not groups:
+        return None
+    found = Holders(held=(), count=1, step_ns=float(window_ns))
+    order = sorted(groups, key=lambda key: (-_time_ns(groups[key]), key))
+    rows = [_holder_line(found, key, groups[key]) for key in order[:_MOST_HOLDERS]]
+    title = "IDLE  whole file, by who held it"
+    if len(order) > _MOST_HOLDERS:
+        title += f", the {_MOST_HOLDERS} longest of {count(len(order))} (--format json)"
+    columns = (
+        *("<while", "~<held by", "ms", "%", "??count", "-?in call ms"),
+        *("-?~<whole", "-??~<region", "-?late host ms"),
+    )
+    return table(title, columns, rows, caption="%: of the window")
+
+
+def _time_ns(those: Sequence[Held]) -> int:
+    return sum(each.time_ns for each in those)
+
+
+def _holder_line(found: Holders, key: tuple[str, str], those: Sequence[Held]) -> tuple[str, ...]:
+    row, name = key
+    in_call_ns = sum(each.in_call_ns for each in those)
+    line = _line(found, _ROW_WORDS.get(row, row), name, those)
+    # One that began in another row has no stretch of its own here.
+    stretches = max(sum(each.count for each in those), 1)
+    in_call = milliseconds(in_call_ns) if in_call_ns else UNKNOWN
+    return (*line[:4], count(stretches), in_call, *line[4:])

@@ -19,7 +19,7 @@ from chopperd.model.report_rows import (
 )
 from chopperd.report.text import answers, sections
 from chopperd.report.text.headline import HeadlineRow, headline
-from chopperd.report.text.holders import who_held_it
+from chopperd.report.text.holders import by_holder, who_held_it
 from chopperd.report.text.page import WIDTH, Beside, Section, page_text, simulated_mark, table
 from chopperd.report.text.tables import TITLES, classes, families, host_parts, parts, why_none
 from chopperd.report.text.wording import (
@@ -314,8 +314,11 @@ def _by(document: ReportDocument, by: By | None) -> tuple[Section | None, ...]:
     if by is None:
         is_host = bool(document.host) and not document.totals
         return (host_parts(document, "operation"),) if is_host else ()
-    found = [families(document)] if by == "family" else []
-    if by != "family":
-        found += [parts(document, by), host_parts(document, by)]
+    if by == "family":
+        found = [families(document)]
+    elif by == "idle":
+        found = [by_holder(document)]
+    else:
+        found = [parts(document, by), host_parts(document, by)]
     tables = tuple(each for each in found if each is not None)
     return tables or (table(TITLES[by], ("<",), [(why_none(document),)], header=False),)

@@ -30,6 +30,7 @@ TITLES: Final[Mapping[By, str]] = {
     "layer": "LAYERS",
     "phase": "PHASES",
     "annotation": "ANNOTATIONS",
+    "idle": "IDLE",
 }
 #: The caption where all work is of unknown operation, layer or phase, with the noun for the work.
 _NOTHING_KNOWN: Final[Mapping[PartsBy, str]] = {

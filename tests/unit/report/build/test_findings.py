@@ -142,11 +142,11 @@ def test_a_command_names_the_critical_devices_file_or_the_agents_job() -> None:
     document = with_rows(idle_data=50)
     path = "a folder/rank0.json"
     document = replace(document, traces=(replace(document.trace, path=path),))
-    assert only(findings_of(document)).command == "chopperd report 'a folder/rank0.json'"
+    assert only(findings_of(document)).command == "chopperd report 'a folder/rank0.json' --by idle"
     in_agent = only(findings_of(document, in_agent=True))
-    assert in_agent.command == "chopperd report --job llama"
+    assert in_agent.command == "chopperd report --job llama --by idle"
     nameless = replace(document, trace=replace(document.trace, job=None))
-    assert only(findings_of(nameless, in_agent=True)).command == "chopperd report"
+    assert only(findings_of(nameless, in_agent=True)).command == "chopperd report --by idle"
 
 
 def test_a_finding_on_one_device_names_it_and_one_on_several_does_not() -> None:

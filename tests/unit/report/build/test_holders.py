@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from chopperd.correlate.holding import HELD_ROWS, HeldTotals
+from chopperd.model.report_rows import OTHER_PARTS
 from chopperd.model.timeline import Holder
-from chopperd.report.build.holders import OTHER_HOLDERS, held_of, held_over, most_of_step
+from chopperd.report.build.holders import held_of, held_over, most_of_step
 from tests.unit.report.documents import totals_only
 
 PREP, COMM = HELD_ROWS.index("idle_launch_prep"), HELD_ROWS.index("exposed_comm")
@@ -54,7 +55,7 @@ def test_too_many_lose_first_what_is_innermost_and_then_are_one() -> None:
     assert [(each.name, each.inner, each.time_ns) for each in found] == [
         ("a", None, 7),
         ("b", None, 6),
-        (OTHER_HOLDERS, None, 7),
+        (OTHER_PARTS, None, 7),
     ]
     assert (found[-1].kind, found[-1].count, found[-1].in_call_ns) == ("none", 2, 3)
     assert [each.name for each in held_of(made, 0, 3)] == ["a", "b", "c", "d"]

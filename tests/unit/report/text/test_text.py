@@ -196,6 +196,32 @@ def test_holders_are_listed_by_row_the_largest_first_from_1_percent_on() -> None
     assert "WHO HELD IT" not in page(single_gpu)
 
 
+def test_by_idle_lists_holders_of_the_whole_file_by_row_and_name() -> None:
+    """Of one device's window of 1412 ms; what began in another row still is one stretch."""
+    document = single_gpu()
+    row = replace(document.totals[0], window_ns=1412 * MS)
+    late = replace(held("exposed_comm", "aten::mm", 50, in_call_ms=5), late_host_ns=40 * MS)
+    goes_on = replace(held("idle_launch_call", "aten::mm", 20, in_call_ms=20), count=0)
+    mine = (held("idle_data", "aten::stack", 30), held("idle_data", "aten::stack", 10), late)
+    totals = replace(row, held=(*mine, goes_on, held("unknown", "(launch without record)", 1)))
+    text = render_text(replace(document, totals=(totals,)), by="idle", width=160)
+    lines = [re.split(r"\s{2,}", line.strip()) for line in section(text, "IDLE")]
+    assert lines == [
+        ["while", "held by", "ms", "%", "count", "in call ms", "whole", "region", "late host ms"],
+        ["communication", "aten::mm", "50.0", "3.5", "1", "5.00", "loader", "## forward ##",
+         "40.0"],
+        ["data", "aten::stack", "40.0", "2.8", "2", "-", "loader", "## forward ##", "-"],
+        ["launch", "aten::mm", "20.0", "1.4", "1", "20.0", "loader", "## forward ##", "-"],
+        ["record lost", "(launch without record)", "1.00", "0.1", "1", "-", "loader",
+         "## forward ##", "-"],
+        ["%: of the window"],
+    ]  # fmt: skip
+    many = tuple(held("idle_data", f"f{n}", 100 - n) for n in range(40))
+    text = render_text(replace(document, totals=(replace(row, held=many),)), by="idle")
+    assert "the 30 longest of 40 (--format json)" in text
+    assert "not in this report" in render_text(document, by="idle")
+
+
 RANKS = RanksSummary(
     lines=(
         RankLine(
