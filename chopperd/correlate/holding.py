@@ -338,9 +338,7 @@ class _Sums:
         self._last = (-1, -1)  # end and name of the piece before
 
     def add(self, pieces: _Pieces) -> None:
-        """Add pieces that follow those added before."""
-        if not len(pieces):
-            return
+        """Add pieces that follow those added before; one at least."""
         window = np.searchsorted(self._windows.start_ns[:-1], pieces.start_ns, "right") - 1
         ends_ns = np.append(self._windows.end_ns[:-1], 0)
         window[pieces.start_ns >= ends_ns[window]] = -1
