@@ -75,11 +75,14 @@ def way_of(kind: KernelClass, way: CopyDirection) -> CopyDirection:
 def idle_row_at(t: int, timeline: DeviceTimeline, activity: tuple[HostActivity, ...]) -> str:
     if holds(timeline.unrecorded, t):
         return "unknown"
-    following = [i for i in range(len(timeline)) if timeline.start_ns[i] > t]
-    thread = int(timeline.call_thread[following[0]])
+    later = [i for i in range(len(timeline)) if timeline.start_ns[i] > t]
+    first = [i for i in later if timeline.start_ns[i] == timeline.start_ns[later[0]]]
+    # Of records that start together a linked one counts.
+    following = min(first, key=lambda i: bool(timeline.call_thread[i] < 0))
+    thread = int(timeline.call_thread[following])
     if thread < 0:
         return "idle_other"
-    if timeline.call_start_ns[following[0]] <= t:
+    if timeline.call_start_ns[following] <= t:
         return "idle_launch_call"
     for name in ("allocator", "data", "sync"):
         if holds(getattr(activity[thread], name), t):
