@@ -201,7 +201,7 @@ def test_the_outermost_span_that_comes_after_another_is_that_of_a_plain_search(
     spans = built(drawn)
     chosen = np.flatnonzero(np.arange(len(spans)) % (every + 1) == 0)
     for thread in (0, 1):
-        own = inside if inside < len(spans) and spans.thread[inside] == thread else -1
+        own = inside if 0 <= inside < len(spans) and spans.thread[inside] == thread else -1
         moment = Moments(thread=np.array([thread], np.int32), at_ns=np.array([at_ns], np.int64))
         nesting = Nesting(spans, chosen)
         found = int(nesting.outermost(moment, np.array([own]))[0])
