@@ -46,7 +46,6 @@ def findings_of(document: ReportDocument, *, in_agent: bool = False) -> tuple[Fi
             summary=summary,
             step_ns=summary.step_ns,
             rows=rows,
-            held=[each for row in rows for each in row.held],
             report=_report_command(document, rows[0], in_agent=in_agent),
         )
         named = {finding.gpu for finding in found if finding.basis == "peers"}

@@ -59,8 +59,17 @@ class Run:
     summary: Summary
     step_ns: float
     rows: Sequence[Row]
-    held: Sequence[Held]  # of all `rows`
     report: str  # the command that makes this report again
+
+    @property
+    def held(self) -> Sequence[Held]:
+        """Return who held the critical device, in sum over `steps`; empty where unknown."""
+        return self.summary.held
+
+    @property
+    def steps(self) -> int:
+        """Return over how many steps the summary's means are; 1 for a whole file."""
+        return max(self.summary.steps, 1)
 
     def mean_ns(self, row: str) -> float:
         """Return the mean of a row of the waterfall, in ns a step; 0 where unknown."""
@@ -76,7 +85,7 @@ class Run:
 
     def per_step(self, held: Iterable[Held]) -> float:
         """Return the mean time of holders in ns a step."""
-        return sum(each.time_ns for each in held) / len(self.rows)
+        return sum(each.time_ns for each in held) / self.steps
 
 
 def _finding(
@@ -171,7 +180,7 @@ def _host(run: Run) -> Iterable[Finding]:
         name, those = holder
         bound_ns = run.per_step(those)
         total_ns -= bound_ns
-        stretches = sum(each.count for each in those) / len(run.rows)
+        stretches = sum(each.count for each in those) / run.steps
         yield _finding(
             run,
             "host.holder",
@@ -202,7 +211,7 @@ def _holder(run: Run, held: Sequence[Held], total_ns: float) -> tuple[str, list[
                 by_thing[thing].append(each)
         for thing, those in sorted(by_thing.items(), key=lambda pair: -run.per_step(pair[1])):
             own_ns = run.per_step(those)
-            stretch_ns = own_ns * len(run.rows) / max(sum(each.count for each in those), 1)
+            stretch_ns = own_ns * run.steps / max(sum(each.count for each in those), 1)
             is_long = stretch_ns >= HOLDER_STRETCH_NS and run.is_worth(own_ns, HOLDER_STEP_RATIO)
             is_half = is_idle and run.is_worth(own_ns) and own_ns >= HOLDER_RATIO * total_ns
             if is_long or is_half:
@@ -266,7 +275,7 @@ def _largest(run: Run, held: Sequence[Held], field: str) -> list[tuple[str, floa
 def _comm(run: Run) -> Iterable[Finding]:
     exposed_ns = run.mean_ns("exposed_comm")
     held = [each for each in run.held if each.row == "exposed_comm"]
-    late_ns = sum(each.late_host_ns for each in held) / len(run.rows)
+    late_ns = sum(each.late_host_ns for each in held) / run.steps
     transfers = [each.exposed_comm_ns.transfer for each in run.rows if each.exposed_comm_ns]
     known = [each for each in transfers if each is not None]
     is_split = len(known) == len(run.rows)
@@ -342,8 +351,7 @@ def _slow_bus(run: Run) -> Iterable[Finding]:
         ]
         if len(alike) < BUS_GROUPS - 1 or _bus(each) >= SLOW_BUS_RATIO * median(alike):
             continue
-        steps = max(run.summary.steps, 1)
-        bound_ns = each.time_ns * (1.0 - _bus(each) / median(alike)) / steps
+        bound_ns = each.time_ns * (1.0 - _bus(each) / median(alike)) / run.steps
         bound_ns = min(bound_ns, run.mean_ns("exposed_comm"))
         if run.is_worth(bound_ns):
             yield _finding(

@@ -16,7 +16,10 @@ from tests.unit.report.documents import MS, eight_gpus, single_gpu
 def with_rows(
     *, held: Sequence[Held] = (), kernels: int | None = 1000, **rows_ms: float
 ) -> ReportDocument:
-    """A document whose mean step of 100 ms, of 3, has these rows, and compute for the rest."""
+    """A document whose mean step of 100 ms, of 3, has these rows, and compute for the rest.
+
+    Times of `held` are those of one step, their counts those of all three.
+    """
     document = single_gpu()
     assert document.summary is not None
     rows = dict.fromkeys(document.summary.waterfall_ns, 0.0)
@@ -29,9 +32,12 @@ def with_rows(
         coverage_ratio=None,
         gap_low=None,
         gpus=(),
+        held=tuple(
+            replace(each, time_ns=3 * each.time_ns, late_host_ns=3 * each.late_host_ns)
+            for each in held
+        ),
     )
     changed = {
-        "held": tuple(held),
         "chopper": None if kernels is None else chopper(kernels),
         "overlap_ratio": None,
         "collectives": (),
@@ -175,7 +181,7 @@ def test_a_loader_that_launches_nothing_is_a_wait_for_data() -> None:
 def test_one_thing_that_holds_half_of_the_hosts_time_is_named() -> None:
     """Of 40 ms the optimizer has 24 in 300 stretches, i.e. 100 a step; the rest is launches."""
     held = [
-        holder("aten::add_", 24, whole="optim.py(3): cpu_step"),
+        holder("aten::add_", 24, whole="optim.py(3): cpu_step", count=300),
         holder("aten::mm", 16, region="## forward ##"),
     ]
     found = findings_of(with_rows(held=held, idle_launch_prep=40))
