@@ -14,6 +14,7 @@ from chopperd.model.answers import Finding, Held
 from chopperd.model.report import ReportDocument, Summary
 from chopperd.model.report_rows import OTHER_PARTS, CollectiveTraffic, Row
 from chopperd.report.build.clock_findings import LEAST_RATIO
+from chopperd.report.text.holders import said
 from chopperd.report.text.wording import brief_milliseconds, count, percent, plural
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
 
@@ -177,7 +178,7 @@ def _host(run: Run) -> Iterable[Finding]:
     total_ns = run.per_step(held) if run.held else run.mean_ns("idle_launch_prep")
     holder = _holder(run, held, total_ns)
     if holder is not None:
-        name, those = holder
+        name, those = said(holder[0]), holder[1]
         bound_ns = run.per_step(those)
         total_ns -= bound_ns
         stretches = sum(each.count for each in those) / run.steps
@@ -187,6 +188,7 @@ def _host(run: Run) -> Iterable[Finding]:
             f"{name} keeps the GPU idle",
             (
                 f"{run.share(bound_ns)} of a step in {stretches:.3g} stretches",
+                _in_calls(run, those),
                 _names(run, those, "inner"),
             ),
             bound_ns,
@@ -237,7 +239,7 @@ def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
             "--by idle",
         )
     regions = _largest(run, held, "region")
-    where = f" for {regions[0][0]}" if regions and 2 * regions[0][1] >= bound_ns else ""
+    where = f" for {said(regions[0][0])}" if regions and 2 * regions[0][1] >= bound_ns else ""
     return _finding(
         run,
         "launch.bound",
@@ -249,10 +251,21 @@ def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
     )
 
 
+def _in_calls(run: Run, held: Sequence[Held]) -> str:
+    """Return how much of the time is inside launch calls, where that is most of it."""
+    in_call_ns = sum(each.in_call_ns for each in held)
+    if 2 * in_call_ns < sum(each.time_ns for each in held):
+        return ""
+    return (
+        f"{brief_milliseconds(in_call_ns / run.steps)} ms of it inside launch calls: the first use "
+        "of a kernel loads it"
+    )
+
+
 def _names(run: Run, held: Sequence[Held], field: str) -> str:
     """Return the largest holders as text, by one of their names."""
     shown = [
-        f"{name} ({brief_milliseconds(ns)} ms)"
+        f"{said(name)} ({brief_milliseconds(ns)} ms)"
         for name, ns in _largest(run, held, field)
         if run.is_worth(ns, _NAMED_RATIO)
     ]

@@ -203,6 +203,14 @@ def test_a_long_stretch_is_named_though_most_time_is_elsewhere() -> None:
         assert [each.code for each in found] == codes
 
 
+def test_time_inside_launch_calls_is_said() -> None:
+    """9 of 10 ms in one stretch; of short stretches in another step nothing is said."""
+    first = replace(holder("aten::add_", 10, count=3), in_call_ns=27 * MS)
+    found = only(findings_of(with_rows(held=[first], idle_launch_call=10)))
+    assert found.code == "host.holder"
+    assert found.evidence[1].startswith("9.0 ms of it inside launch calls")
+
+
 def test_launches_of_many_kernels_and_code_that_launches_few_are_different_findings() -> None:
     """30 ms of idle time: 0.03 ms for each of 1000 kernels, 10 ms for each of 3."""
     assert only(findings_of(with_rows(idle_launch_prep=30))).code == "launch.bound"
