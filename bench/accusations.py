@@ -1,7 +1,7 @@
 """Which GPUs are named as slower than their peers, over simulated nodes whose truth is known.
 
 `python -m bench.accusations` prints, for each kind of node, in how many of them somebody was named
-who is no straggler, and in how many the straggler was: through `join_device`, peers and the
+who is no straggler, in how many the straggler was, and in how many a finding blames a GPU: through `join_device`, peers and the
 summary, the way of the product.
 """
 
@@ -16,8 +16,20 @@ import numpy as np
 from bench.accuracy import READ_SPAN_NS, scenario_timeline
 from bench.scenarios import REFERENCE_MHZ, Scenario, observe, scenario
 from chopperd.correlate.join import JoinedDevice, join_device
-from chopperd.model.report import Reference, Summary
+from chopperd.model.report import (
+    SCHEMA,
+    Alignment,
+    FrameworkSummary,
+    Generated,
+    Profiler,
+    Reference,
+    ReportDocument,
+    Sampling,
+    Summary,
+    TraceSummary,
+)
 from chopperd.model.report_rows import Row
+from chopperd.report.build.clock_findings import clock_findings
 from chopperd.report.build.clocks import clock_of, dvfs_of
 from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.summary import across_devices, summarise
@@ -52,12 +64,14 @@ class Found:
 
     Attributes:
         straggler: Whether the first GPU is named. others: Whether another is.
+        blamed: Codes of findings against GPUs.
         half_points: Half width of the first GPU's excess, percentage points of its compute; NaN
             where it has none.
     """
 
     straggler: bool
     others: bool
+    blamed: tuple[str, ...]
     half_points: float
 
 
@@ -76,6 +90,7 @@ def found_on(kind: Node, seed: int) -> Found:
     return Found(
         straggler=bool(first.stands_out),
         others=any(line.stands_out for line in others),
+        blamed=tuple(each.code for each in clock_findings(document_of(drafts, summary))),
         half_points=100 * half_ns / compute_ns,
     )
 
@@ -87,6 +102,57 @@ def summary_of(drafts: Sequence[DraftRow]) -> Summary:
     if summary is None:
         raise ValueError("the simulated devices have no record")
     return summary
+
+
+def document_of(drafts: Sequence[DraftRow], summary: Summary) -> ReportDocument:
+    """The document as far as findings about clocks look at it."""
+    trace = TraceSummary(
+        path="simulated",
+        sha256="",
+        job=None,
+        run=None,
+        rank=None,
+        rank_source=None,
+        world_size=GPUS,
+        base_time_unix_ns=0,
+        complete=True,
+        events=0,
+        damaged_events=0,
+        invalid_records=0,
+        unlinked_kernels=0,
+    )
+    return ReportDocument(
+        schema=SCHEMA,
+        generated=Generated(
+            version="", node=None, backend=None, driver=None, simulated=True, time=""
+        ),
+        summary=summary,
+        findings=(),
+        trace=trace,
+        traces=(trace,),
+        sampling=Sampling(
+            asked_hz=None,
+            kept_hz=None,
+            samples_in_compute=0,
+            sensor_period_ms=None,
+            power_source=None,
+        ),
+        alignment=Alignment(
+            offset_uncertainty_ns=None,
+            lag_ns=None,
+            lag_low_ns=None,
+            lag_high_ns=None,
+            realtime_step=None,
+            check="no samples",
+        ),
+        profiler=Profiler(),
+        framework=FrameworkSummary(name="none", evidence=()),
+        devices=(),
+        totals=(),
+        steps=tuple(each.row for each in drafts),
+        drops=(),
+        notes=(),
+    )
 
 
 def _rows(kind: Node, seed: int, gpu: int, scale: float) -> list[DraftRow]:
@@ -182,11 +248,13 @@ def table_line(kind: Node, found: Sequence[Found]) -> str:
     straggler = sum(each.straggler for each in found)
     named = f"{straggler} of {len(found)}" if kind.slower else "-"
     accused = sum(each.others or (each.straggler and not kind.slower) for each in found)
+    blamed = sum(bool(each.blamed) for each in found)
     half = np.nanmedian([each.half_points for each in found])
     return (
         f"| {kind.preset}{', together' if kind.together else ''} | {kind.steps} x {kind.step_s:g} "
         f"| {kind.hz:g} | ±{100 * kind.spread:g} "
-        f"| {100 * kind.slower:g} | {half:.2f} | {accused} of {len(found)} | {named} |"
+        f"| {100 * kind.slower:g} | {half:.2f} | {accused} of {len(found)} | {named} "
+        f"| {blamed} of {len(found)} |"
     )
 
 
@@ -200,12 +268,16 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--kinds", type=int, nargs="*", help="only these lines, from 0 on")
     chosen = parser.parse_args()
     print(f"Nodes of {GPUS} GPUs.\n")
-    print("| clock | steps s | Hz | spread % | straggler % | half width | accused | named |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| clock | steps s | Hz | spread % | straggler % | half width | accused | named | findings |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     with ProcessPoolExecutor(chosen.processes) as pool:
-        for kind in kinds():
+        lines = kinds()
+        for kind in lines if chosen.kinds is None else [lines[n] for n in chosen.kinds]:
             nodes = range(nodes_of(kind, chosen.nodes))
             jobs = [(kind, chosen.first_seed + nth) for nth in nodes]
             print(table_line(kind, list(pool.map(_one, jobs))), flush=True)

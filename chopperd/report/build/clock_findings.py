@@ -20,6 +20,12 @@ from chopperd.report.text.wording import brief_milliseconds, percent, plural, wh
 
 #: A limit that costs less of the step is no finding: nobody sees it in the step's time.
 LEAST_RATIO: Final = 0.02
+#: A GPU is accused if the low end of its excess is so much of its compute: of healthy nodes, whose
+#: clocks wander, `stands_out` alone names somebody on 3 of 200, from here on on 1.
+ACCUSED_RATIO: Final = 0.03
+#: Less is enough for a GPU with a thermal limit that is so much hotter than the median of the
+#: others, which sensors and places in the airflow do not make of healthy ones.
+HOTTER_C: Final = 8.0
 #: A limit explains why a GPU stands out, if so much of the excess is loss that its peers lack.
 EXPLAINS_RATIO: Final = 0.5
 #: A limit is the node's, if so many of its GPUs lose `LEAST_RATIO` of the step to it,
@@ -225,7 +231,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _of_one(document: ReportDocument, gpu: _Gpu, gpus: Sequence[_Gpu]) -> Finding | None:
     """Return the finding on a GPU that stands out; None where the work wants its clock low."""
     limit = _explaining(document, gpu, gpus)
-    if limit is None:
+    if limit is None or not _is_certain(limit, gpu, gpus):
         return None
     said = limit.one
     return Finding(
@@ -254,6 +260,29 @@ def _explaining(document: ReportDocument, gpu: _Gpu, gpus: Sequence[_Gpu]) -> _L
         return _LOCK if gpu.looks_locked else _UNEXPLAINED
     limit = groups.get(most)
     return _by_power(document, gpu, others) if limit is _CAP else limit
+
+
+def _is_certain(limit: _Limit, gpu: _Gpu, gpus: Sequence[_Gpu]) -> bool:
+    """Whether a GPU is far below its peers, or its heat or power limit says the same."""
+    line, others = gpu.line, [each for each in gpus if each is not gpu]
+    if line.mean_mhz and line.peers_median_mhz and line.excess_ns_per_step:
+        low = (line.excess_low_ns_per_step or 0.0) / line.excess_ns_per_step
+        if low * (1.0 - line.mean_mhz / line.peers_median_mhz) >= ACCUSED_RATIO:
+            return True
+    peers_c = _peers_c(others)
+    is_hotter = (
+        line.temperature_mean_c is not None
+        and peers_c is not None
+        and line.temperature_mean_c >= peers_c + HOTTER_C
+    )
+    return limit is _LOWERED or (limit is _HEAT and is_hotter)
+
+
+def _peers_c(others: Sequence[_Gpu]) -> float | None:
+    """Return the median temperature of other GPUs in C; None if unknown."""
+    known = [each.line.temperature_mean_c for each in others]
+    known_c = [each for each in known if each is not None]
+    return median(known_c) if known_c else None
 
 
 def _by_power(document: ReportDocument, gpu: _Gpu, others: Sequence[_Gpu]) -> _Limit:
@@ -288,9 +317,8 @@ def _clocks(gpu: _Gpu) -> str:
 
 def _heat(gpu: _Gpu, gpus: Sequence[_Gpu]) -> str:
     own_c = gpu.line.temperature_mean_c
-    others = [each.line.temperature_mean_c for each in gpus if each is not gpu]
-    known = [each for each in others if each is not None]
-    peers = f", its peers {whole(median(known))} C" if known else ""
+    peers_c = _peers_c([each for each in gpus if each is not gpu])
+    peers = "" if peers_c is None else f", its peers {whole(peers_c)} C"
     return "" if own_c is None else f"{whole(own_c)} C{peers}"
 
 

@@ -9,7 +9,9 @@ from textwrap import fill
 from typing import Final
 
 from chopperd.report.build.clock_findings import (
+    ACCUSED_RATIO,
     EXPLAINS_RATIO,
+    HOTTER_C,
     LEAST_RATIO,
     LOWERED_RATIO,
     NODE_GPUS,
@@ -66,7 +68,8 @@ def _share(ratio: float) -> str:
 
 _STANDS_OUT: Final = (
     "where a GPU stands out: its compute clock is below the median of at least four GPUs of its "
-    "model in the job, by more than sampling and natural spread explain, and"
+    "model in the job, by more than sampling and natural spread explain, "
+    f"{percent(ACCUSED_RATIO, 0)} % at least, and"
 )
 _OF_PEERS: Final = f"causes at least {percent(EXPLAINS_RATIO, 0)} % of what it loses against them"
 _NEARLY_ALL: Final = (
@@ -98,7 +101,8 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
     "cooling.hot_gpu": Explanation(
         title="heat slows down one GPU more than its peers",
         meaning="The driver reports a thermal limit that its peers do not have, or less of.",
-        fires=f"{_STANDS_OUT} heat {_OF_PEERS}",
+        fires=f"{_STANDS_OUT} heat {_OF_PEERS}; less is enough if it is {HOTTER_C:.0f} C hotter "
+        "than the median of the others",
         do="Have its cooling checked: airflow, heat sink, fans or coolant, its neighbours.",
         check="nvidia-smi -q -d PERFORMANCE,TEMPERATURE, or amd-smi metric --clock --temperature",
     ),

@@ -105,6 +105,28 @@ def test_a_gpu_that_stands_out_is_named_by_what_its_peers_do_not_lose(
     )
 
 
+def little_below(document: ReportDocument, temperature_c: float | None) -> ReportDocument:
+    """GPU 5 at 1660 of 1700 MHz, 2.4 % below: the low end is 2 %."""
+    assert document.summary is not None
+    lines = tuple(
+        replace(line, mean_mhz=1660.0, temperature_mean_c=temperature_c)
+        if line.stands_out
+        else line
+        for line in document.summary.gpus
+    )
+    return replace(document, summary=replace(document.summary, gpus=lines))
+
+
+def test_a_gpu_little_below_its_peers_needs_a_second_witness() -> None:
+    heat = node({5: {"power_cap": 10, "thermal": 6}})
+    assert only(clock_findings(little_below(heat, 78.0))).code == "cooling.hot_gpu"
+    assert clock_findings(little_below(heat, 77.0)) == []
+    assert clock_findings(little_below(heat, None)) == []
+    assert clock_findings(little_below(node({5: {"power_cap": 16}}), 90.0)) == []
+    lowered = node({5: {"power_cap": 16}}, limits_w={5: 500.0})
+    assert only(clock_findings(little_below(lowered, None))).code == "power.cap_lowered"
+
+
 def test_the_causes_of_its_loss_are_evidence() -> None:
     found = only(clock_findings(node({5: {"power_cap": 6, "thermal": 14}})))
     assert found.evidence[3] == "causes of its loss: thermal 70 %, power cap 30 %"
