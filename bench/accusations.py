@@ -1,8 +1,8 @@
 """Which GPUs are named as slower than their peers, over simulated nodes whose truth is known.
 
 `python -m bench.accusations` prints, for each kind of node, in how many of them somebody was named
-who is no straggler, in how many the straggler was, and in how many a finding blames a GPU: through `join_device`, peers and the
-summary, the way of the product.
+who is no straggler, in how many the straggler was, and in how many a finding blames a GPU: through
+`join_device`, peers and the summary, the way of the product.
 """
 
 import argparse
@@ -272,7 +272,7 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"Nodes of {GPUS} GPUs.\n")
     print(
-        "| clock | steps s | Hz | spread % | straggler % | half width | accused | named | findings |"
+        "| clock | steps s | Hz | spread % | straggler % | half width | accused | named | blamed |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     with ProcessPoolExecutor(chosen.processes) as pool:

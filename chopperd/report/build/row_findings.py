@@ -117,6 +117,12 @@ def _finding(
     )
 
 
+#: What to do about long launch calls.
+_LOADS_ONCE: Final = (
+    "capture later steps, after a warm-up (schedule(wait=..., warmup=...)): a kernel is loaded at "
+    "its first use, once; if the calls stay long, look for what loads or compiles in each step"
+)
+
 # Who held the GPU idle. Without holders (a file without host spans) only rows of one meaning count.
 
 
@@ -192,7 +198,9 @@ def _host(run: Run) -> Iterable[Finding]:
                 _names(run, those, "inner"),
             ),
             bound_ns,
-            f"make {name} faster, do it less often, or move it to another thread or to the GPU",
+            _LOADS_ONCE
+            if _is_in_calls(those)
+            else f"make {name} faster, do it less often, or move it to another thread or the GPU",
             "--by idle",
         )
     if run.is_worth(total_ns, LAUNCH_RATIO):
@@ -251,11 +259,16 @@ def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
     )
 
 
+def _is_in_calls(held: Sequence[Held]) -> bool:
+    """Whether most of the time is inside launch calls."""
+    return 2 * sum(each.in_call_ns for each in held) >= sum(each.time_ns for each in held)
+
+
 def _in_calls(run: Run, held: Sequence[Held]) -> str:
     """Return how much of the time is inside launch calls, where that is most of it."""
-    in_call_ns = sum(each.in_call_ns for each in held)
-    if 2 * in_call_ns < sum(each.time_ns for each in held):
+    if not _is_in_calls(held):
         return ""
+    in_call_ns = sum(each.in_call_ns for each in held)
     return (
         f"{brief_milliseconds(in_call_ns / run.steps)} ms of it inside launch calls: the first use "
         "of a kernel loads it"

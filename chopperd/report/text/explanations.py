@@ -184,7 +184,9 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         f"in which the host prepares launches, and {_share(LEAST_RATIO)}; where anything has "
         f"{_share(HOLDER_STEP_RATIO)} in stretches of {brief_milliseconds(HOLDER_STRETCH_NS)} ms; "
         f"or where that time is more than {brief_milliseconds(LAUNCH_GAP_NS)} ms for each kernel",
-        do="Make it faster, do it less often, or move it to another thread or to the GPU.",
+        do="Make it faster, do it less often, or move it to another thread or to the GPU. Where "
+        "most of it is inside launch calls: capture after a warm-up, as the first use of a kernel "
+        "loads it.",
         check=_REPORT,
     ),
     "comm.exposed": Explanation(

@@ -209,6 +209,10 @@ def test_time_inside_launch_calls_is_said() -> None:
     found = only(findings_of(with_rows(held=[first], idle_launch_call=10)))
     assert found.code == "host.holder"
     assert found.evidence[1].startswith("9.0 ms of it inside launch calls")
+    assert "warm-up" in found.action
+    less = replace(first, in_call_ns=12 * MS)
+    outside = only(findings_of(with_rows(held=[less], idle_launch_call=10)))
+    assert outside.action.startswith("make aten::add_ faster")
 
 
 def test_launches_of_many_kernels_and_code_that_launches_few_are_different_findings() -> None:
