@@ -14,15 +14,16 @@ Source: "Chopper: A Multi-Level GPU Characterization Tool" (arXiv:2512.08242), o
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.intervals import lengths_ns
-from chopperd.correlate.waterfall import RowSums, is_class
+from chopperd.correlate.waterfall import RowSums, Sums, SumsOf, is_class
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
-from chopperd.model.kinds import KernelClass
+from chopperd.model.kinds import COMPUTE_CLASSES, KernelClass
 from chopperd.model.spec import DType, GpuSpec, peak_of
 from chopperd.model.timeline import DeviceTimeline, Intervals
 from chopperd.units import NS_PER_S
@@ -38,7 +39,9 @@ _MATRIX: Final = frozenset({KernelClass.GEMM, KernelClass.ATTENTION})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EfficiencyTotals:
-    """Efficiency of each step's launched kernels, and last of the whole file: (r,); NaN unknown.
+    """Efficiency of each row or group, (r,); NaN unknown.
+
+    Rows are steps, with the kernels that each launched, and last the whole file.
 
     A kernel is shaped where the work of its operator is known, and rated where the peak of what it
     multiplies is known too. Times sum durations, as of all kernels: they are no unions.
@@ -66,41 +69,94 @@ def efficiency_totals(
 ) -> EfficiencyTotals:
     """Compute the efficiency of the matrix kernels of each row of a device.
 
-    Args:
-        timeline: The device.
-        comm: When communication runs on it.
-        pieces: The clock while it computes; None without samples.
-        spec: What its vendor states; None if unknown.
+    Arguments are as of `MatrixKernels.of`.
     """
-    peak_flops_per_ns, peak_mhz = _rates(spec)
+    kernels = MatrixKernels.of(timeline, comm, pieces, spec)
+    return kernels.totals(partial(RowSums, timeline))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixKernels:
+    """The matrix kernels of a device, to be summed by row or by any other group."""
+
+    timeline: DeviceTimeline
+    #: Indices of records: all, shaped ones, rated ones.
+    matrix: Int64s
+    shaped: Int64s
+    rated: Int64s
+    theoretical_ns: Float64s  # (rated,) what their work takes at the stated peak
+    clocked: "_Clocked | None"  # None without samples
+    like: "_Like"
+
+    @classmethod
+    def of(
+        cls,
+        timeline: DeviceTimeline,
+        comm: Intervals,
+        pieces: ClockPieces | None,
+        spec: GpuSpec | None,
+    ) -> "MatrixKernels":
+        """Find the matrix kernels of a device.
+
+        Args:
+            timeline: The device.
+            comm: When communication runs on it.
+            pieces: The clock while it computes; None without samples.
+            spec: What its vendor states; None if unknown.
+        """
+        peak_flops_per_ns, peak_mhz = _rates(spec)
+        matrix = np.flatnonzero(is_class(timeline.kernel_class, _MATRIX))
+        shaped = matrix[timeline.matrix_dtype[matrix] >= 0]
+        rated = shaped[np.isfinite(peak_flops_per_ns[timeline.matrix_dtype[shaped]])]
+        flops = np.nan_to_num(timeline.flops[rated])
+        clocked = None if pieces is None else _clocked(timeline, rated, pieces, peak_mhz)
+        return cls(
+            timeline=timeline,
+            matrix=matrix,
+            shaped=shaped,
+            rated=rated,
+            theoretical_ns=flops / peak_flops_per_ns[timeline.matrix_dtype[rated]],
+            clocked=clocked,
+            like=_like(timeline, rated, comm, clocked),
+        )
+
+    def totals(self, sums_of: SumsOf) -> EfficiencyTotals:
+        """Sum by what `sums_of` groups records by."""
+        timeline, shaped, rated = self.timeline, self.shaped, self.rated
+        duration_ns = timeline.end_ns - timeline.start_ns
+        sums, shaped_sums = sums_of(rated), sums_of(shaped)
+        flops = np.nan_to_num(timeline.flops[shaped])
+        rated_ns = sums.of(duration_ns[rated])
+        theoretical_ns = sums.of(self.theoretical_ns)
+        overlap, overlap_share = _overlap(rated, self.like, sums_of)
+        frequency, clock_share = _frequency(sums, self.clocked, rated_ns)
+        known = theoretical_ns > 0
+        return EfficiencyTotals(
+            flops=shaped_sums.of(flops),
+            matrix_ns=sums_of(self.matrix).whole(duration_ns[self.matrix]),
+            shaped_ns=shaped_sums.whole(duration_ns[shaped]),
+            rated_ns=sums.whole(duration_ns[rated]),
+            dtype=_most(shaped_sums, timeline.matrix_dtype[shaped], flops),
+            theoretical_ns=theoretical_ns,
+            utilization=_ratio(rated_ns, theoretical_ns * overlap * frequency, known),
+            overlap=np.where(known, overlap, np.nan),
+            frequency=np.where(known, frequency, np.nan),
+            clock_share=clock_share,
+            overlap_share=overlap_share,
+        )
+
+
+def type_times_ns(timeline: DeviceTimeline) -> tuple[Int64s, Int64s]:
+    """Sum matrix kernels by what they multiply, and all compute, of each row and the whole file.
+
+    Returns (r, types) int64, by `DType`, of kernels of which that is known, and (r,) int64, in ns.
+    """
     duration_ns = timeline.end_ns - timeline.start_ns
-    matrix = np.flatnonzero(is_class(timeline.kernel_class, _MATRIX))
-    shaped = matrix[timeline.matrix_dtype[matrix] >= 0]
-    rated = shaped[np.isfinite(peak_flops_per_ns[timeline.matrix_dtype[shaped]])]
-    theoretical = (
-        np.nan_to_num(timeline.flops[rated]) / peak_flops_per_ns[timeline.matrix_dtype[rated]]
-    )
-    sums, shaped_sums = RowSums(timeline, rated), RowSums(timeline, shaped)
-    flops = np.nan_to_num(timeline.flops[shaped])
-    rated_ns = sums.of(duration_ns[rated])
-    theoretical_ns = sums.of(theoretical)
-    clocked = None if pieces is None else _clocked(timeline, rated, pieces, peak_mhz)
-    overlap, overlap_share = _overlap(timeline, rated, comm, clocked)
-    frequency, clock_share = _frequency(sums, clocked, rated_ns)
-    known = theoretical_ns > 0
-    return EfficiencyTotals(
-        flops=shaped_sums.of(flops),
-        matrix_ns=RowSums(timeline, matrix).whole(duration_ns[matrix]),
-        shaped_ns=shaped_sums.whole(duration_ns[shaped]),
-        rated_ns=sums.whole(duration_ns[rated]),
-        dtype=_most(shaped_sums, timeline.matrix_dtype[shaped], flops),
-        theoretical_ns=theoretical_ns,
-        utilization=_ratio(rated_ns, theoretical_ns * overlap * frequency, known),
-        overlap=np.where(known, overlap, np.nan),
-        frequency=np.where(known, frequency, np.nan),
-        clock_share=clock_share,
-        overlap_share=overlap_share,
-    )
+    typed = np.flatnonzero(timeline.matrix_dtype >= 0)
+    compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
+    of_type = timeline.matrix_dtype[typed].astype(np.int64)
+    by_type = RowSums(timeline, typed).apart(of_type, len(DType) - 1, duration_ns[typed])
+    return by_type, RowSums(timeline, compute).whole(duration_ns[compute])
 
 
 def _rates(spec: GpuSpec | None) -> tuple[Float64s, Float64s]:
@@ -122,7 +178,7 @@ def _ratio(of: Float64s, to: Float64s, known: Bools | None = None) -> Float64s:
     return quotient
 
 
-def _most(sums: RowSums, dtype: Int8s, flops: Float64s) -> Int8s:
+def _most(sums: Sums, dtype: Int8s, flops: Float64s) -> Int8s:
     """Return the type with the most FLOPs in each row, (r,) int8; `NONE` without any."""
     most_flops = np.zeros_like(sums.of(flops))
     most = np.full(len(most_flops), DType.NONE, np.int8)
@@ -161,7 +217,7 @@ def _clocked(
 
 
 def _frequency(
-    sums: RowSums, clocked: _Clocked | None, rated_ns: Float64s
+    sums: Sums, clocked: _Clocked | None, rated_ns: Float64s
 ) -> tuple[Float64s, Float64s]:
     """Compute the clock's factor: covered time over what its cycles take at the stated clock.
 
@@ -176,9 +232,36 @@ def _frequency(
     return np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share
 
 
-def _overlap(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Like:
+    """Rated kernels, (n,) each, beside like ones without communication at the same time."""
+
+    taken_ns: Float64s  # durations
+    #: What is compared: durations, or what they would be at one clock for all; NaN unknown.
+    compared_ns: Float64s
+    overlaps: Bools  # whether communication runs during it
+    alone_ns: Float64s  # median of its like ones without communication; NaN unknown
+
+
+def _like(
     timeline: DeviceTimeline, rated: Int64s, comm: Intervals, clocked: _Clocked | None
-) -> tuple[Float64s, Float64s]:
+) -> _Like:
+    start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
+    taken_ns = (end_ns - start_ns).astype(np.float64)
+    overlaps = lengths_ns(comm, start_ns, end_ns) > 0
+    compared_ns = taken_ns if clocked is None else clocked.steady_ns
+    lone = ~overlaps & np.isfinite(compared_ns)
+    return _Like(
+        taken_ns=taken_ns,
+        compared_ns=compared_ns,
+        overlaps=overlaps,
+        alone_ns=_alone_ns(timeline, rated, compared_ns, lone)
+        if overlaps.any()
+        else np.full(len(rated), np.nan),
+    )
+
+
+def _overlap(rated: Int64s, like: _Like, sums_of: SumsOf) -> tuple[Float64s, Float64s]:
     """Compute communication's factor: kernels that overlap it over the median of like ones without.
 
     Return it and the share of overlapping time that it was measured for, (r,) each; NaN unknown.
@@ -188,26 +271,18 @@ def _overlap(
     that kernels would take at one clock: communication lowers the clock too, which is in the
     factor of the clock.
     """
-    start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
-    taken_ns = (end_ns - start_ns).astype(np.float64)
-    overlaps = lengths_ns(comm, start_ns, end_ns) > 0
-    if not overlaps.any():
-        rows = len(timeline.windows) + 1
-        return np.ones(rows), np.full(rows, np.nan)
-    compared_ns = taken_ns if clocked is None else clocked.steady_ns
-    known = np.isfinite(compared_ns)
-    alone_ns = _alone_ns(timeline, rated, compared_ns, ~overlaps & known)
-    measured = overlaps & known & np.isfinite(alone_ns)
+    known = np.isfinite(like.compared_ns)
+    measured = like.overlaps & known & np.isfinite(like.alone_ns)
 
     def sums(values: Float64s, chosen: Bools) -> Float64s:
-        return RowSums(timeline, rated[chosen]).of(values[chosen])
+        return sums_of(rated[chosen]).of(values[chosen])
 
-    measured_ns, all_ns = sums(compared_ns, measured), sums(compared_ns, known)
-    slowed = _ratio(measured_ns, sums(alone_ns, measured))
-    overlapped_ns = sums(compared_ns, overlaps & known)
+    measured_ns, all_ns = sums(like.compared_ns, measured), sums(like.compared_ns, known)
+    slowed = _ratio(measured_ns, sums(like.alone_ns, measured))
+    overlapped_ns = sums(like.compared_ns, like.overlaps & known)
     factor = _ratio(all_ns, all_ns - overlapped_ns + overlapped_ns / slowed)
-    taken_overlapped_ns = sums(taken_ns, overlaps)
-    share = _ratio(sums(taken_ns, measured), taken_overlapped_ns)
+    taken_overlapped_ns = sums(like.taken_ns, like.overlaps)
+    share = _ratio(sums(like.taken_ns, measured), taken_overlapped_ns)
     factor[~(share >= MIN_MEASURED_SHARE)] = np.nan
     return np.where(taken_overlapped_ns > 0, factor, 1.0), share
 

@@ -244,6 +244,14 @@ def group_totals(
     )
 
 
+def places_in(totals: GroupTotals, column: Int32s | Int8s) -> Int64s:
+    """Return each record's index among the groups, (n,) int64; -1 where it is in `OTHER`."""
+    own = np.flatnonzero(totals.group >= -1)
+    table = np.full(int(column.max(initial=-1)) + 2, -1)
+    table[totals.group[own] + 1] = own
+    return table[column.astype(np.int64) + 1]
+
+
 def _distinct(column: Int32s | Int8s | Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return the numbers that occur, (g,), the first record of each, and each record's place, (n,).
 

@@ -5,6 +5,7 @@ Rows are the device's step windows and, last, the whole file.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -27,22 +28,25 @@ from chopperd.correlate.clock.signal import (
     RunningClass,
     achieved_period_ns,
 )
-from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
+from chopperd.correlate.efficiency import EfficiencyTotals, MatrixKernels, type_times_ns
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.groups import (
     GroupTotals,
     add_alike,
     exposed_by_class_ns,
     group_totals,
+    places_in,
     record_figures,
 )
 from chopperd.correlate.holding import HeldTotals, held_totals
 from chopperd.correlate.intervals import lengths_ns
 from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
-from chopperd.correlate.traffic import Traffic, traffic_of
+from chopperd.correlate.traffic import ChopperTotals, Traffic, traffic_of
 from chopperd.correlate.waterfall import (
     BusyMasks,
+    GroupSums,
     IdleSplit,
+    RowSums,
     Windows,
     busy_masks,
     foreign_ns,
@@ -107,6 +111,17 @@ class RowClocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWork:
+    """What Chopper counts, and how near the peak it comes, of each group, (g,) as in its totals.
+
+    The group of several small ones has none of it.
+    """
+
+    chopper: ChopperTotals
+    efficiency: EfficiencyTotals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedDevice:
     """Everything about one device: its rows, its clocks and its records grouped by a column."""
 
@@ -124,6 +139,11 @@ class JoinedDevice:
     traffic: Traffic
     held: HeldTotals | None  # None where the stacks of the host were not read
     efficiency: EfficiencyTotals
+    #: By `family`, `operation`, `layer` and `annotation`.
+    work: Mapping[str, GroupWork]
+    #: Matrix kernels' time by `DType`, (r, types) int64, and compute kernels', (r,) int64, ns.
+    type_ns: Int64s
+    kernel_ns: Int64s
 
 
 def join_device(
@@ -161,24 +181,49 @@ def join_device(
     numbers = timeline.family, timeline.operation, timeline.layer, timeline.annotation
     columns, figures = add_alike((timeline.kernel_class, timeline.phase, *numbers), figures)
     kernel_class, phase, family, operation, layer, annotation = columns
+    groups = {
+        "family": group_totals(family, figures, kernel_class),
+        "operation": group_totals(operation, figures),
+        "layer": group_totals(layer, figures),
+        "annotation": group_totals(annotation, figures),
+    }
+    traffic = traffic_of(timeline, masks.comm, collectives)
+    matrix = MatrixKernels.of(timeline, masks.comm, pieces, spec)
+    type_ns, kernel_ns = type_times_ns(timeline)
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, idle, masks, windows),
         exposed_comm=masks.exposed_comm,
         clocks=clocks,
-        families=group_totals(family, figures, kernel_class),
+        families=groups["family"],
         classes=group_totals(kernel_class, figures),
         class_exposed_ns=exposed_by_class_ns(timeline, masks),
-        operations=group_totals(operation, figures),
-        layers=group_totals(layer, figures),
-        annotations=group_totals(annotation, figures),
+        operations=groups["operation"],
+        layers=groups["layer"],
+        annotations=groups["annotation"],
         phases=group_totals(phase, figures),
-        traffic=traffic_of(timeline, masks.comm, collectives),
+        traffic=traffic,
         held=None
         if stacks is None
         else held_totals(timeline, stacks, activity, masks, idle, windows),
-        efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),
+        efficiency=matrix.totals(partial(RowSums, timeline)),
+        work={name: _work(timeline, name, each, traffic, matrix) for name, each in groups.items()},
+        type_ns=type_ns,
+        kernel_ns=kernel_ns,
     )
+
+
+def _work(
+    timeline: DeviceTimeline,
+    name: str,
+    totals: GroupTotals,
+    traffic: Traffic,
+    matrix: MatrixKernels,
+) -> GroupWork:
+    """Return the work of each group of the column `name`."""
+    places = places_in(totals, getattr(timeline, name))
+    sums_of = partial(GroupSums, places, len(totals))
+    return GroupWork(chopper=traffic.kernels.totals(sums_of), efficiency=matrix.totals(sums_of))
 
 
 def _windows(timeline: DeviceTimeline) -> Windows:

@@ -1,13 +1,15 @@
 """Compute what each row's copies and collectives moved, and how communication met compute."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.contention import ContentionTotals, contention
 from chopperd.correlate.intervals import places_of_spans
-from chopperd.correlate.waterfall import COPY_DIRECTIONS, RowSums, copy_ways, is_class
+from chopperd.correlate.waterfall import COPY_DIRECTIONS, RowSums, SumsOf, copy_ways, is_class
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Intervals
@@ -189,7 +191,7 @@ _PACKS = frozenset({KernelClass.COMM_PACK})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChopperTotals:
-    """Sums over each row's compute kernels, (r,) int64; `overlap_ratio` float64, NaN unknown.
+    """Sums over compute kernels of each row or group, (r,) int64; `overlap_ratio` NaN unknown.
 
     The whole file is the sum of its steps, as gaps between steps are none of Chopper's; a file
     without steps is taken as one.
@@ -218,24 +220,47 @@ def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
     first compute kernel: launch since the step's first kernel of any kind, call since its launch
     call began, uncut. Chopper sums by operation and takes medians; here all are summed.
     """
-    group = np.zeros(len(timeline), np.int64)
-    if timeline.windows:
-        group = timeline.step.astype(np.int64)
-    counts = (timeline.call_thread >= 0) & (group >= 0)
-    counts &= is_class(timeline.kernel_class, COMPUTE_CLASSES - _PACKS)
-    kernels = np.flatnonzero(counts)
-    kernels = kernels[np.argsort(group[kernels], kind="stable")]
-    first = np.flatnonzero(_opens(group[kernels]))
-    rows, openers = RowSums(timeline, kernels), RowSums(timeline, kernels[first])
-    sums = {name: rows.whole(each) for name, each in _parts_ns(timeline, kernels, first).items()}
-    opening = _opening_ns(timeline, group, kernels[first])
-    sums |= {name: openers.whole(each) for name, each in opening.items()}
-    shared_ns = _comm_overlap_ns(timeline, kernels)
-    overlap_ns = rows.of(shared_ns)
-    unknown = np.full(len(overlap_ns), np.nan)
-    time_ns = sums["kernel_ns"]
-    ratio = np.divide(overlap_ns, time_ns, out=unknown, where=time_ns > 0)
-    return ChopperTotals(overlap_ratio=ratio, **sums)
+    return ChopperKernels.of(timeline).totals(partial(RowSums, timeline))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChopperKernels:
+    """The compute kernels of a device as Chopper counts them, to be summed by row or group."""
+
+    kernels: Int64s  # indices of records, by step, then by start
+    first: Int64s  # which of these are the first of their step
+    parts_ns: Mapping[str, Int64s]  # figures of each kernel
+    opening_ns: Mapping[str, Int64s]  # figures of the first ones
+    overlap_ns: Int64s  # with communication
+
+    @classmethod
+    def of(cls, timeline: DeviceTimeline) -> "ChopperKernels":
+        """Find the kernels of a device, and what `chopper_totals` sums of each."""
+        group = np.zeros(len(timeline), np.int64)
+        if timeline.windows:
+            group = timeline.step.astype(np.int64)
+        counts = (timeline.call_thread >= 0) & (group >= 0)
+        counts &= is_class(timeline.kernel_class, COMPUTE_CLASSES - _PACKS)
+        kernels = np.flatnonzero(counts)
+        kernels = kernels[np.argsort(group[kernels], kind="stable")]
+        first = np.flatnonzero(_opens(group[kernels]))
+        return cls(
+            kernels=kernels,
+            first=first,
+            parts_ns=_parts_ns(timeline, kernels, first),
+            opening_ns=_opening_ns(timeline, group, kernels[first]),
+            overlap_ns=_comm_overlap_ns(timeline, kernels),
+        )
+
+    def totals(self, sums_of: SumsOf) -> ChopperTotals:
+        """Sum by what `sums_of` groups records by."""
+        rows, openers = sums_of(self.kernels), sums_of(self.kernels[self.first])
+        sums = {name: rows.whole(each) for name, each in self.parts_ns.items()}
+        sums |= {name: openers.whole(each) for name, each in self.opening_ns.items()}
+        overlap_ns, time_ns = rows.of(self.overlap_ns), sums["kernel_ns"]
+        unknown = np.full(len(overlap_ns), np.nan)
+        ratio = np.divide(overlap_ns, time_ns, out=unknown, where=time_ns > 0)
+        return ChopperTotals(overlap_ratio=ratio, **sums)
 
 
 def _parts_ns(timeline: DeviceTimeline, kernels: Int64s, first: Int64s) -> dict[str, Int64s]:
@@ -321,6 +346,7 @@ class Traffic:
     copies: TransferTotals
     collectives: TransferTotals
     chopper: ChopperTotals
+    kernels: ChopperKernels  # what `chopper` sums, for other groups
     contention: ContentionTotals | None
 
 
@@ -334,9 +360,11 @@ def traffic_of(
         comm: When communication runs on it.
         collectives: What its `collective` column indexes.
     """
+    kernels = ChopperKernels.of(timeline)
     return Traffic(
         copies=copy_totals(timeline),
         collectives=collective_totals(timeline, collectives),
-        chopper=chopper_totals(timeline),
+        chopper=kernels.totals(partial(RowSums, timeline)),
+        kernels=kernels,
         contention=contention(timeline, comm),
     )

@@ -46,6 +46,52 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartChopper:
+    """Chopper's figures of one family, operation, layer or annotation, as of `ChopperTimes`.
+
+    The gaps are those before its own kernels, also where other work was before the gap.
+    """
+
+    kernel_count: int
+    kernel_ns: int
+    launch_ns: int
+    prep_ns: int
+    call_ns: int
+    overlap_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartEfficiency:
+    """Floating point work of one family, operation, layer or annotation, as of `Efficiency`.
+
+    Known where operators of its kernels are recorded with shapes; `utilization` and the overheads
+    where the GPU's peak is known too.
+    """
+
+    flops: float
+    shaped_time_ns: int
+    achieved_flops_per_s: float
+    dtype: str | None
+    utilization: float | None = None
+    overhead_utilization: float | None = None
+    overhead_overlap: float | None = None
+    overhead_frequency: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeTime:
+    """Time of the matrix kernels of a row that multiply one element type.
+
+    `share` is of the summed time of all its compute kernels. The type is known where shapes are
+    recorded; what is left is of no known type.
+    """
+
+    dtype: str
+    time_ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankLine:
     """One rank among those of its job on this node, over the steps that all of them completed.
 

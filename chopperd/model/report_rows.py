@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from chopperd.model.answers import Held
+from chopperd.model.answers import Held, PartChopper, PartEfficiency, TypeTime
 
 UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer, phase or annotation
 OTHER_PARTS: Final = "(other)"  # parts or families with the least time, where there are very many
@@ -31,6 +31,8 @@ class Part:
     merged: int = 0
     lost_low_ns: int | None = None
     lost_high_ns: int | None = None
+    chopper: PartChopper | None = None
+    efficiency: PartEfficiency | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     merged: int = 0
     lost_low_ns: int | None = None
     lost_high_ns: int | None = None
+    chopper: PartChopper | None = None
+    efficiency: PartEfficiency | None = None
 
 
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
@@ -403,6 +407,7 @@ class Row:
     collectives: tuple[CollectiveTraffic, ...] = ()
     chopper: ChopperTimes | None = None
     efficiency: Efficiency | None = None
+    dtypes: tuple[TypeTime, ...] = ()
     families: tuple[Family, ...] = ()
     classes: tuple[ClassTotal, ...] = ()
     by_operation: tuple[Part, ...] = ()

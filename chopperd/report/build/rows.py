@@ -35,13 +35,13 @@ from chopperd.report.build.clocks import (
     power_of,
     temperature_of,
 )
+from chopperd.report.build.efficiency import efficiency_of, types_of
 from chopperd.report.build.holders import MOST_OF_FILE, held_of, most_of_step
 from chopperd.report.build.work import (
     chopper_of,
     classes_of,
     collectives_of,
     copies_of,
-    efficiency_of,
     families_of,
     parts_of,
 )
@@ -119,6 +119,7 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
         copies=copies_of(traffic.copies, index),
         collectives=collectives_of(traffic.collectives, index),
         chopper=chopper_of(traffic, index),
+        dtypes=types_of(joined.type_ns[index], int(joined.kernel_ns[index])),
         efficiency=efficiency_of(joined.efficiency, index, clocked.spec, clocked.no_spec),
         held=held_of(
             joined.held,
@@ -131,12 +132,16 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
             row,
             launched_ns=None,
             foreign_ns=None,
-            families=families_of(joined.families, timeline.families, traffic.contention),
+            families=families_of(
+                joined.families, timeline.families, traffic.contention, joined.work["family"]
+            ),
             classes=classes_of(joined.classes, joined.class_exposed_ns),
-            by_operation=parts_of(joined.operations, timeline.operations),
-            by_layer=parts_of(joined.layers, timeline.layers),
+            by_operation=parts_of(joined.operations, timeline.operations, joined.work["operation"]),
+            by_layer=parts_of(joined.layers, timeline.layers, joined.work["layer"]),
             by_phase=parts_of(joined.phases, PHASE_LABELS),
-            by_annotation=parts_of(joined.annotations, timeline.annotations),
+            by_annotation=parts_of(
+                joined.annotations, timeline.annotations, joined.work["annotation"]
+            ),
         )
     else:
         micro_steps = _micro_steps(timeline.steps[window.step], device, meta)

@@ -195,7 +195,24 @@ def efficiency(document: ReportDocument) -> Section | None:
         *("-clock", "took ms", "??shaped %"),
     )
     rows = [_cells(row, each) for row, each in found[:_SHOWN]]
-    return table(title, columns, rows, caption=_caption([each for _, each in found]))
+    lines = [_caption([each for _, each in found]), _types(document.totals)]
+    return table(title, columns, rows, caption="\n".join(filter(None, lines)))
+
+
+def _types(rows: Sequence[Row]) -> str:
+    """Return the shares of compute time by the type of what is multiplied; "" if none is known."""
+    typed = [row for row in rows if row.dtypes]
+    every = [each for row in typed for each in row.dtypes]
+    all_ns = sum(row.dtypes[0].time_ns / row.dtypes[0].share for row in typed)
+    shares = [
+        (name, sum(each.time_ns for each in every if each.dtype == name) / all_ns)
+        for name in dict.fromkeys(each.dtype for each in every)
+    ]
+    if not shares:
+        return ""
+    left = 1 - sum(share for _, share in shares)
+    said = [*sorted(shares, key=lambda each: -each[1]), ("of no known type", left)]
+    return f"compute time: {', '.join(f'{name} {percent(share)} %' for name, share in said)}"
 
 
 def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:

@@ -158,13 +158,30 @@ def families(document: ReportDocument) -> Section | None:
             spread([family.mean_mhz for family in members if known(family.mean_mhz)]),
             count(sum(family.samples for family in members)),
             summed_loss(members),
+            _launch(members),
+            _of_peak(members),
             _beta(members) if shared is None else UNKNOWN,
         )
         for (class_, name), time_ns, members in lines[:SHOWN]
     ]
     title = _title("FAMILIES  whole file", lines)
-    columns = ("~<name", "<class", "??count", "ms", "-MHz", "-?samples", "-lost ms", "<-beta")
+    columns = (
+        *("~<name", "<class", "???count", "ms", "-MHz", "-??samples", "-lost ms"),
+        *("-?launch ms", "-?of peak %", "<-beta"),
+    )
     return table(title, columns, cells, caption="" if shared is None else f"beta: {shared}")
+
+
+def _launch(members: Sequence[Family | Part]) -> str:
+    """Format the time between compute kernels that ends with one of these."""
+    known_ns = [each.chopper.launch_ns for each in members if each.chopper is not None]
+    return milliseconds(sum(known_ns)) if known_ns else UNKNOWN
+
+
+def _of_peak(members: Sequence[Family | Part]) -> str:
+    """Format the work as a share of the stated peak; of several devices, lowest to highest."""
+    shares = [each.efficiency.utilization for each in members if each.efficiency is not None]
+    return spread([100 * each for each in shares if known(each)], digits=1)
 
 
 def _beta(members: Sequence[Family]) -> str:
@@ -208,12 +225,17 @@ def parts(document: ReportDocument, by: PartsBy) -> Section | None:
             spread([part.mean_mhz for part in members if known(part.mean_mhz)]),
             count(sum(part.samples for part in members)),
             summed_loss(members),
+            _launch(members),
+            _of_peak(members),
         )
         for name, time_ns, members in lines[:SHOWN]
     ]
     is_known = any(name != UNKNOWN_PART for name, _, _ in lines)
     caption = _SUMS if is_known else _NOTHING_KNOWN[by].format("record")
-    columns = (f"~<{by}", "??count", "ms", "%", "-MHz", "-?samples", "-lost ms")
+    columns = (
+        *(f"~<{by}", "???count", "ms", "%", "-MHz", "-??samples", "-lost ms"),
+        *("-?launch ms", "-?of peak %"),
+    )
     return table(_title(f"{TITLES[by]}  whole file", lines), columns, rows, caption=caption)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import ReportDocument
-from chopperd.model.report_rows import Efficiency
+from chopperd.model.report_rows import Efficiency, Family, Part
 from chopperd.model.samples import SampleSet
 from chopperd.model.trace import Shapes, SpanKind, TraceDevice
 from chopperd.pipeline.reports import FileReport, composed
@@ -152,3 +152,51 @@ def test_the_table_has_a_line_a_device() -> None:
 
 def test_without_known_work_there_is_no_table() -> None:
     assert "EFFICIENCY" not in render_text(document(shapes=None))
+
+
+def test_the_share_of_compute_time_by_type_is_said() -> None:
+    """A product of 40 ms in bf16; the other kernel's time is of no known type."""
+    found = document()
+    (total,) = found.totals
+    (bf16,) = total.dtypes
+    other_ns = sum(each.time_ns for each in total.families) - 40 * MS
+    assert (bf16.dtype, bf16.time_ns) == ("bf16", 40 * MS)
+    assert bf16.share == pytest.approx(40 * MS / (40 * MS + other_ns))
+    percent = 100 * bf16.share
+    assert f"compute time: bf16 {percent:.1f} %, of no known type {100 - percent:.1f} %" in (
+        render_text(found)
+    )
+    first, second = found.steps
+    assert [(each.dtype, each.share) for each in first.dtypes] == [("bf16", 1.0)]
+    assert second.dtypes == ()
+
+
+def test_parts_and_families_have_their_own_share_of_the_peak() -> None:
+    found = document()
+    (total,) = found.totals
+    for parts in (total.by_operation, total.families):
+        every: list[Part | Family] = [*parts]
+        (product,) = [each for each in every if each.efficiency is not None]
+        assert product.efficiency is not None
+        assert product.efficiency.dtype == "bf16"
+        assert product.efficiency.utilization == pytest.approx(0.25, rel=1e-3)
+        assert total.efficiency is not None
+        assert product.efficiency.flops == total.efficiency.flops
+        assert product.efficiency.overhead_frequency is None
+    text = render_text(found, by="operation")
+    (header,) = [line for line in text.splitlines() if line.startswith("operation")]
+    assert header.rstrip().endswith("launch ms  of peak %")
+
+
+def test_parts_whose_work_is_not_known_have_no_efficiency() -> None:
+    (total,) = document(shapes=None).totals
+    assert all(each.efficiency is None for each in (*total.by_operation, *total.families))
+    assert total.dtypes == ()
+
+
+def test_work_without_a_stated_peak_has_flops_alone() -> None:
+    (total,) = document(name="No Such GPU").totals
+    (product,) = [each for each in total.by_operation if each.efficiency is not None]
+    assert product.efficiency is not None
+    assert product.efficiency.flops > 0
+    assert product.efficiency.utilization is None
