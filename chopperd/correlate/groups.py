@@ -4,9 +4,9 @@ What each record adds to its group is computed once. Records that agree in every
 up first, so that a grouping sums hundreds of rows instead of millions of records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -248,8 +248,37 @@ def places_in(totals: GroupTotals, column: Int32s | Int8s) -> Int64s:
     """Return each record's index among the groups, (n,) int64; -1 where it is in `OTHER`."""
     own = np.flatnonzero(totals.group >= -1)
     table = np.full(int(column.max(initial=-1)) + 2, -1)
-    table[totals.group[own] + 1] = own
-    return table[column.astype(np.int64) + 1]
+    table[totals.group[own]] = own  # that of -1, not known, is the last
+    return table[column]
+
+
+class Sums(Protocol):
+    """Sums of values, (n,) each, of some records by row or by group, (r,)."""
+
+    def of(self, values: Int64s | Float64s) -> Float64s:
+        """Sum the values of each row's records."""
+
+    def whole(self, values: Int64s) -> Int64s:
+        """Sum integers."""
+
+
+SumsOf: TypeAlias = Callable[[Int64s], Sums]  # over the records at some indices, (n,) int64
+
+
+class GroupSums:
+    """Sums over the records at some indices for each of `count` groups, given each record's."""
+
+    def __init__(self, group: Int64s, count: int, records: Int64s) -> None:
+        self._group = group[records] + 1  # -1: none
+        self._count = count + 1
+
+    def of(self, values: Int64s | Float64s) -> Float64s:
+        """Sum the values, (n,), of each group's records: (g,) float64."""
+        return np.bincount(self._group, values, self._count)[1:].astype(np.float64, copy=False)
+
+    def whole(self, values: Int64s) -> Int64s:
+        """Sum integers, (n,), of each group's records: (g,) int64."""
+        return np.rint(self.of(values)).astype(np.int64)
 
 
 def _distinct(column: Int32s | Int8s | Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -351,7 +380,7 @@ def _alone_ns(timeline: DeviceTimeline) -> Int64s:
     kernel_class = timeline.kernel_class.take(rows)
     # Few records overlap others: only their unions by class are walked through.
     apart = start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]
-    edge = np.ones(min(len(rows), 1), bool)
+    edge = np.ones(len(rows[:1]), bool)
     lonely = np.concatenate((edge, apart)) & np.concatenate((apart, edge))
     total = np.zeros(len(KERNEL_CLASSES))
     total += np.bincount(kernel_class[lonely], length[rows[lonely]], len(total))

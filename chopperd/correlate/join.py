@@ -31,6 +31,7 @@ from chopperd.correlate.clock.signal import (
 from chopperd.correlate.efficiency import EfficiencyTotals, MatrixKernels, type_times_ns
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.groups import (
+    GroupSums,
     GroupTotals,
     add_alike,
     exposed_by_class_ns,
@@ -44,7 +45,6 @@ from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean
 from chopperd.correlate.traffic import ChopperTotals, Traffic, traffic_of
 from chopperd.correlate.waterfall import (
     BusyMasks,
-    GroupSums,
     IdleSplit,
     RowSums,
     Windows,

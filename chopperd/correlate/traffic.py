@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.contention import ContentionTotals, contention
+from chopperd.correlate.groups import SumsOf
 from chopperd.correlate.intervals import places_of_spans
-from chopperd.correlate.waterfall import COPY_DIRECTIONS, RowSums, SumsOf, copy_ways, is_class
+from chopperd.correlate.waterfall import COPY_DIRECTIONS, RowSums, copy_ways, is_class
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Intervals

@@ -4,9 +4,9 @@ The masks of one device are disjoint where the waterfall needs them to be; windo
 them by cumulative length, so that the rows of a window sum to its length exactly.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -333,42 +333,6 @@ def phase_busy_ns(timeline: DeviceTimeline, windows: Windows) -> Mapping[Phase, 
             mask = intervals.union(timeline.start_ns[mine], timeline.end_ns[mine])
             found[phase] = lengths_ns(mask, windows.start_ns, windows.end_ns)
     return found
-
-
-class Sums(Protocol):
-    """Sums of values of some records by row or by group, (r,)."""
-
-    def of(self, values: Int64s | Float64s) -> Float64s:
-        """Sum the values, (n,), of each row's records: (r,) float64."""
-
-    def whole(self, values: Int64s) -> Int64s:
-        """Sum integers, (n,), of each row's records: (r,) int64."""
-
-
-SumsOf: TypeAlias = Callable[[Int64s], Sums]
-"""Makes sums over the records at some indices, (n,) int64."""
-
-
-class GroupSums:
-    """Sums over some records of a device for each of some groups of all its records, (g,).
-
-    Args:
-        group: (records,) int64, of each record of the device; -1 none.
-        count: How many groups.
-        records: (n,) int64, indices of the records that count.
-    """
-
-    def __init__(self, group: Int64s, count: int, records: Int64s) -> None:
-        self._group = group[records] + 1
-        self._count = count + 1
-
-    def of(self, values: Int64s | Float64s) -> Float64s:
-        """Sum the values, (n,), of each group's records: (g,) float64."""
-        return np.bincount(self._group, values, self._count)[1:].astype(np.float64, copy=False)
-
-    def whole(self, values: Int64s) -> Int64s:
-        """Sum integers, (n,), of each group's records: (g,) int64."""
-        return np.rint(self.of(values)).astype(np.int64)
 
 
 class RowSums:
