@@ -14,7 +14,6 @@ Source: "Chopper: A Multi-Level GPU Characterization Tool" (arXiv:2512.08242), o
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -63,17 +62,6 @@ class EfficiencyTotals:
     #: Of rated kernels that overlap communication, by time, those with like ones without (of known
     #: clocks, where there are samples); NaN where nothing overlaps.
     overlap_share: Float64s
-
-
-def efficiency_totals(
-    timeline: DeviceTimeline, comm: Intervals, pieces: ClockPieces | None, spec: GpuSpec | None
-) -> EfficiencyTotals:
-    """Compute the efficiency of the matrix kernels of each row of a device.
-
-    Arguments are as of `MatrixKernels.of`.
-    """
-    kernels = MatrixKernels.of(timeline, comm, pieces, spec)
-    return kernels.totals(partial(RowSums, timeline))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

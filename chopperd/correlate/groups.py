@@ -380,7 +380,7 @@ def _alone_ns(timeline: DeviceTimeline) -> Int64s:
     kernel_class = timeline.kernel_class.take(rows)
     # Few records overlap others: only their unions by class are walked through.
     apart = start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]
-    edge = np.ones(len(rows[:1]), bool)
+    edge = np.ones(min(len(rows), 1), bool)
     lonely = np.concatenate((edge, apart)) & np.concatenate((apart, edge))
     total = np.zeros(len(KERNEL_CLASSES))
     total += np.bincount(kernel_class[lonely], length[rows[lonely]], len(total))

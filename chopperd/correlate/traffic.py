@@ -213,20 +213,15 @@ class ChopperTotals:
     overlap_ratio: Float64s
 
 
-def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
-    """Compute Chopper's overheads and overlap ratio for each row.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChopperKernels:
+    """The compute kernels of a device as Chopper counts them, to be summed by row or group.
 
     Launch overhead is the gap since the compute kernel that started before, in the same step;
     prep the part of it before the launch call began, call the part from there on. Of a step's
     first compute kernel: launch since the step's first kernel of any kind, call since its launch
     call began, uncut. Chopper sums by operation and takes medians; here all are summed.
     """
-    return ChopperKernels.of(timeline).totals(partial(RowSums, timeline))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChopperKernels:
-    """The compute kernels of a device as Chopper counts them, to be summed by row or group."""
 
     kernels: Int64s  # indices of records, by step, then by start
     first: Int64s  # which of these are the first of their step
@@ -236,7 +231,7 @@ class ChopperKernels:
 
     @classmethod
     def of(cls, timeline: DeviceTimeline) -> "ChopperKernels":
-        """Find the kernels of a device, and what `chopper_totals` sums of each."""
+        """Find the kernels of a device, and the figures of each."""
         group = np.zeros(len(timeline), np.int64)
         if timeline.windows:
             group = timeline.step.astype(np.int64)
@@ -265,7 +260,7 @@ class ChopperKernels:
 
 
 def _parts_ns(timeline: DeviceTimeline, kernels: Int64s, first: Int64s) -> dict[str, Int64s]:
-    """Compute the figures of each kernel that `chopper_totals` sums, (n,) int64 by field name.
+    """Compute the figures of each kernel, (n,) int64 by the name of the sum of them.
 
     Args:
         timeline: The device.

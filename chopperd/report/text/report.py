@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.report import By, ReportDocument
 from chopperd.model.report_rows import (
     CollectiveTraffic,
@@ -39,6 +40,7 @@ from chopperd.report.text.wording import (
 # Tables of copies, collectives, contention and efficiency, over the whole files.
 
 _SHOWN: Final = 8
+_COMPUTE: Final = frozenset(each.label for each in COMPUTE_CLASSES)
 _GIGA: Final = 1e9
 _GROUP_WIDTH: Final = 18
 _RANKS_WIDTH: Final = 13
@@ -201,18 +203,16 @@ def efficiency(document: ReportDocument) -> Section | None:
 
 def _types(rows: Sequence[Row]) -> str:
     """Return the shares of compute time by the type of what is multiplied; "" if none is known."""
-    typed = [row for row in rows if row.dtypes]
-    every = [each for row in typed for each in row.dtypes]
-    all_ns = sum(row.dtypes[0].time_ns / row.dtypes[0].share for row in typed)
-    shares = [
-        (name, sum(each.time_ns for each in every if each.dtype == name) / all_ns)
-        for name in dict.fromkeys(each.dtype for each in every)
-    ]
-    if not shares:
+    times_ns: dict[str, int] = {}
+    for each in (each for row in rows for each in row.dtypes):
+        times_ns[each.dtype] = times_ns.get(each.dtype, 0) + each.time_ns
+    if not times_ns:
         return ""
-    left = 1 - sum(share for _, share in shares)
-    said = [*sorted(shares, key=lambda each: -each[1]), ("of no known type", left)]
-    return f"compute time: {', '.join(f'{name} {percent(share)} %' for name, share in said)}"
+    kinds = (each for row in rows for each in row.classes if each.class_ in _COMPUTE)
+    all_ns = sum(each.total_ns for each in kinds)
+    left_ns = all_ns - sum(times_ns.values())
+    shares = [*sorted(times_ns.items(), key=lambda each: -each[1]), ("of no known type", left_ns)]
+    return f"compute time: {', '.join(f'{name} {percent(ns / all_ns)} %' for name, ns in shares)}"
 
 
 def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:

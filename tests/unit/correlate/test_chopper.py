@@ -1,14 +1,17 @@
 """Chopper's definitions reproduced by hand, and by its own steps in plain Python."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.traffic import ChopperTotals, chopper_totals
+from chopperd.correlate.traffic import ChopperKernels, ChopperTotals
+from chopperd.correlate.waterfall import RowSums
 from chopperd.model.kinds import KernelClass
+from chopperd.model.timeline import DeviceTimeline
 from tests.unit.correlate.builders import Rec, device
 
 COMM, PACK, COPY = KernelClass.COMM, KernelClass.COMM_PACK, KernelClass.MEMCPY
@@ -16,6 +19,10 @@ SUMS: Final = (
     *("kernel_count", "kernel_ns", "launch_ns", "prep_ns", "call_ns"),
     *("first_launch_ns", "first_call_ns"),
 )
+
+
+def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
+    return ChopperKernels.of(timeline).totals(partial(RowSums, timeline))
 
 
 def row(totals: ChopperTotals, index: int = -1) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.contention import contention
-from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
-from chopperd.correlate.waterfall import busy_masks
+from chopperd.correlate.efficiency import EfficiencyTotals, MatrixKernels
+from chopperd.correlate.waterfall import RowSums, busy_masks
 from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import B200, H100_SXM, MI210, MI300X, MI325X, DType, GpuSpec
 from chopperd.model.timeline import DeviceTimeline
@@ -31,7 +32,8 @@ def totals(
     timeline: DeviceTimeline, spec: GpuSpec | None, clock: ClockPieces | None = None
 ) -> EfficiencyTotals:
     """The figures of the device."""
-    return efficiency_totals(timeline, busy_masks(timeline).comm, clock, spec)
+    kernels = MatrixKernels.of(timeline, busy_masks(timeline).comm, clock, spec)
+    return kernels.totals(partial(RowSums, timeline))
 
 
 def product(found: EfficiencyTotals) -> list[float]:

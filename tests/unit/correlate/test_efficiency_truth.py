@@ -4,6 +4,7 @@ import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -19,9 +20,9 @@ from chopperd.correlate.efficiency import (
     MIN_LIKE_KERNELS,
     MIN_MEASURED_SHARE,
     EfficiencyTotals,
-    efficiency_totals,
+    MatrixKernels,
 )
-from chopperd.correlate.waterfall import busy_masks
+from chopperd.correlate.waterfall import RowSums, busy_masks
 from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import MI300X, DType
 from chopperd.model.timeline import DeviceTimeline
@@ -39,7 +40,8 @@ def totals(
     if clock is not None:
         samples = labelled([t for t, _ in clock], [mhz for _, mhz in clock])
         pieces = ClockPieces.of(class_clock(samples, None), ())
-    return efficiency_totals(timeline, busy_masks(timeline).comm, pieces, MI300X)
+    kernels = MatrixKernels.of(timeline, busy_masks(timeline).comm, pieces, MI300X)
+    return kernels.totals(partial(RowSums, timeline))
 
 
 @pytest.mark.parametrize("lowered_mhz", [2000.0, 1400.0, 1000.0])

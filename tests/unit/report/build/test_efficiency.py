@@ -171,6 +171,17 @@ def test_the_share_of_compute_time_by_type_is_said() -> None:
     assert second.dtypes == ()
 
 
+def test_devices_without_known_types_count_in_all_compute_time() -> None:
+    """Beside the one that is known, another with as much compute of no known type: half."""
+    found = document()
+    (row,) = found.totals
+    both = replace(found, totals=(row, replace(row, dtypes=())))
+    half = 50 * row.dtypes[0].share
+    assert f"compute time: bf16 {half:.1f} %, of no known type {100 - half:.1f} %" in (
+        render_text(both)
+    )
+
+
 def test_parts_and_families_have_their_own_share_of_the_peak() -> None:
     found = document()
     (row,) = found.totals
