@@ -269,14 +269,12 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
 def demo(seconds: float, preset: str, seed: int, form: options.Format, stay: bool | None) -> None:
     """Run the agent on a simulated training job and show its report; needs no GPU."""
     from chopperd.agent.service import Agent
-    from chopperd.cli.demo import Demonstration, demo_config, job_processes
+    from chopperd.cli.demo import Demonstration, demo_config, demo_spec, job_processes
     from chopperd.cli.own import scratch_folder
     from chopperd.clock import SystemClock
-    from chopperd.simulation.presets import SimulationSpec
 
     stays = sys.stdout.isatty() if stay is None else stay
-    start_unix_ns = SystemClock().unix_ns()
-    spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=start_unix_ns)
+    spec = demo_spec(seed, preset, SystemClock().unix_ns(), seconds=seconds)
 
     def show(document: "ReportDocument") -> None:
         print_report(document, form)
@@ -310,7 +308,7 @@ def _print_addresses(addresses: "Addresses") -> None:
         rows += [("API", f"curl {url}/api/v1/status"), ("docs", f"{url}/docs")]
     if (path := addresses.api_socket) is not None:
         rows.append(("socket", f"curl --unix-socket {path} http://localhost/api/v1/gpus"))
-        commands = ("top", "status", "steps", "report")
+        commands = ("top", "status", "steps", "report", "drops")
         rows += [
             ("", f"CHOPPERD_PATHS__RUNTIME={path.parent} {program()} {name}") for name in commands
         ]

@@ -18,7 +18,7 @@ from chopperd.model.captures import TraceState
 from chopperd.model.report import ReportDocument
 from chopperd.pipeline.simulated import finish_trace, write_traces
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.presets import SimulationSpec
+from chopperd.simulation.presets import Brake, SimulationSpec
 from chopperd.units import NS_PER_S
 
 JOB: Final = "demo"
@@ -28,6 +28,12 @@ _SETTLE_S: Final = 0.3
 _ASK_EVERY_S: Final = 0.1
 _TIMEOUT_S: Final = 60.0
 _CAPTURE_EVERY_S: Final = 30.0
+#: In the second capture the power supply of this GPU slows it down, after this share of the capture
+#: and at least so long before its end, as a drop must last for a second to be found.
+_BRAKED_GPU: Final = 2
+_BRAKED_FROM: Final = 0.4
+_BRAKED_S: Final = 6.0
+_LEAST_BRAKED_S: Final = 1.5
 _PENDING: Final = frozenset({TraceState.QUEUED, TraceState.SPOOLED})
 
 
@@ -96,7 +102,8 @@ class Demonstration:
         self.is_shown = True
         number = 1
         while self._stays:
-            self._pause(_CAPTURE_EVERY_S)
+            at_ns = self._spec.start_unix_ns + round(number * _CAPTURE_EVERY_S * NS_PER_S)
+            self._pause((at_ns - self._clock.unix_ns()) / NS_PER_S)
             self._capture(number)
             number += 1
 
@@ -146,6 +153,18 @@ class Demonstration:
         """Wait `for_s` seconds; raises `_EndedError` if the agent stops."""
         if self._ended.wait(max(for_s, 0.0)):
             raise _EndedError
+
+
+def demo_spec(seed: int, preset: str, start_unix_ns: int, *, seconds: float) -> SimulationSpec:
+    """Return the simulation, in which a GPU is slowed down for a while in the second capture.
+
+    `seconds`: length of a capture.
+    """
+    from_s = _CAPTURE_EVERY_S + min(_BRAKED_FROM * seconds, seconds - _LEAST_BRAKED_S)
+    begin_unix_ns = start_unix_ns + round(from_s * NS_PER_S)
+    end_unix_ns = begin_unix_ns + round(_BRAKED_S * NS_PER_S)
+    brake = Brake(gpu=_BRAKED_GPU, start_unix_ns=begin_unix_ns, end_unix_ns=end_unix_ns)
+    return SimulationSpec(seed=seed, preset=preset, start_unix_ns=start_unix_ns, brake=brake)
 
 
 @contextmanager

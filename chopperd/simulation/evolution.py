@@ -8,7 +8,7 @@ import numpy as np
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import Cause
 from chopperd.simulation.physics import Silicon
-from chopperd.simulation.presets import generator
+from chopperd.simulation.presets import Brake, generator
 from chopperd.simulation.program import Program
 from chopperd.simulation.step import (
     ClockTargets,
@@ -109,16 +109,24 @@ def initial_state(
 
 
 def run_step(
-    silicon: Silicon, program: Program | None, seed: int, state: NodeState
+    silicon: Silicon,
+    program: Program | None,
+    seed: int,
+    state: NodeState,
+    brake: Brake | None = None,
 ) -> tuple[StepRun, NodeState]:
-    """Simulate the next step; return what happened and the state after it."""
+    """Simulate the next step; return what happened and the state after it.
+
+    An idle node knows no brake.
+    """
     if program is None:
         cells = _idle_cells(silicon, state)
         return StepRun(before=state, timing=None, cells=cells), _after(silicon, state, cells)
     draws = draw_step(program, len(state.free_ns), seed, state.step)
     nominal = np.array([block.activity for block in program.blocks])
     activity = nominal[:, None] * draws.activity + _COMM_BESIDE_ACTIVITY
-    targets = clock_targets(silicon, activity, state.temperature_c)
+    braked_mhz = _braked_mhz(silicon, state, brake)
+    targets = clock_targets(silicon, activity, state.temperature_c, braked_mhz)
     play = StepPlay(
         program, silicon.model, draws, targets, free_ns=state.free_ns, clock_mhz=state.clock_mhz
     )
@@ -126,6 +134,15 @@ def run_step(
     cells = _job_cells(silicon, program, state, _Played(activity, targets, timing, resting))
     after = replace(_after(silicon, state, cells), clock_mhz=resting.after_mhz)
     return StepRun(before=state, timing=timing, cells=cells), after
+
+
+def _braked_mhz(silicon: Silicon, state: NodeState, brake: Brake | None) -> Float64s:
+    """Return the clock that a brake allows each GPU in the next step, infinite without one."""
+    braked_mhz = np.full(len(state.free_ns), np.inf)
+    if brake and brake.start_unix_ns <= state.free_ns[brake.gpu] < brake.end_unix_ns:
+        step_mhz, highest_mhz = silicon.model.clock_step_mhz, silicon.model.sm_clock_max_mhz
+        braked_mhz[brake.gpu] = step_mhz * round(brake.clock_ratio * highest_mhz / step_mhz)
+    return braked_mhz
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +202,13 @@ def _rests(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> _
     starts = since[:, None] + (gap_ns[:, None] * share).astype(np.int64)
     comm = starts < played.resting.comm_until_ns[rows][:, None, None]
     ceiling = played.targets.ceiling_mhz
-    heat = np.where(ceiling < silicon.model.sm_clock_max_mhz, Cause.THERMAL.bit, 0)
+    held = ceiling < silicon.model.sm_clock_max_mhz
+    held_bits = np.where(held, played.targets.ceiling_bits, 0)
     return _Part(
         start_ns=starts.reshape(flat),
         clock_mhz=_resting_clock_mhz(silicon, played, rows, gap_ns).reshape(flat),
         activity=np.where(comm, _COMM_ACTIVITY, _RESTING_ACTIVITY).reshape(flat),
-        limit_bits=np.broadcast_to(heat, (len(rows) * _GAP_CELLS, gpus)),
+        limit_bits=np.broadcast_to(held_bits, (len(rows) * _GAP_CELLS, gpus)),
         busy=comm.reshape(flat),
     )
 
@@ -218,7 +236,7 @@ def _limit_bits(silicon: Silicon, played: _Played, rows: Int64s) -> Int64s:
     """Return the limit that lowers the clock target of each block, (blocks, gpus); 0 for none."""
     held = played.targets.block_mhz[rows] < silicon.model.sm_clock_max_mhz
     by_power = played.targets.power_bound[rows]
-    return np.where(held, np.where(by_power, Cause.POWER_CAP.bit, Cause.THERMAL.bit), 0)
+    return np.where(held, np.where(by_power, Cause.POWER_CAP.bit, played.targets.ceiling_bits), 0)
 
 
 def _cause_bits(at_top: Bools, limit_bits: Int64s, state: NodeState) -> Int64s:

@@ -283,7 +283,9 @@ class SimulatedNode:
         known = [*self._checkpoints, *(played.after for played in self._stored.values())]
         state = max(filter(is_before, known), key=lambda each: each.step)
         while True:
-            run, after = run_step(self.silicon, self.program, self.spec.seed, state)
+            run, after = run_step(
+                self.silicon, self.program, self.spec.seed, state, self.spec.brake
+            )
             played = Played(run, build_tracks([run], after), after)
             self._stored[state.step] = played
             if len(self._stored) > _STORED_STEPS:

@@ -23,11 +23,28 @@ def generator(*key: int) -> np.random.Generator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Brake:
+    """A time in which the power supply of one GPU makes it slow down, in whole steps of the job.
+
+    Attributes:
+        gpu: Its index.
+        start_unix_ns, end_unix_ns: It holds for steps that begin in between.
+        clock_ratio: The clock it allows, as a share of the highest.
+    """
+
+    gpu: int
+    start_unix_ns: int
+    end_unix_ns: int
+    clock_ratio: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
-    """The choice of a simulated node: the first three fields determine all its values.
+    """The choice of a simulated node: the first four fields determine all its values.
 
     Attributes:
         seed, preset, start_unix_ns: Seed of all random draws, name of the node's preset, start.
+        brake: A GPU that is made to slow down for a while; None for none.
         host: Host name that the job's processes report.
         pids: Real processes that act as the job's ranks, by rank: the back end lists them and the
             traces have their pids, so that a rank's GPU is found as for any job. If empty, the
@@ -37,6 +54,7 @@ class SimulationSpec:
     seed: int = 0
     preset: str = "fsdp2-h100"
     start_unix_ns: int = 0
+    brake: Brake | None = None
     host: str = "simulated-node"
     pids: tuple[int, ...] = ()
 

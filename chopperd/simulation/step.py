@@ -8,6 +8,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.devices import Vendor
+from chopperd.model.kinds import Cause
 from chopperd.simulation.physics import Silicon
 from chopperd.simulation.presets import GpuModel, generator
 from chopperd.simulation.program import Block, Program, Stream
@@ -91,12 +93,14 @@ class ClockTargets:
 
     Attributes:
         block_mhz: (blocks, gpus) target in each block.
-        ceiling_mhz: (gpus,) between blocks: the highest clock, or what the temperature allows.
+        ceiling_mhz: (gpus,) between blocks: the highest clock, or what temperature or brake allow.
+        ceiling_bits: (gpus,) the limit that sets a ceiling below the highest clock.
         power_bound: (blocks, gpus) whether the power limit sets a block's target.
     """
 
     block_mhz: Float64s
     ceiling_mhz: Float64s
+    ceiling_bits: Int64s
     power_bound: Bools
 
 
@@ -137,12 +141,23 @@ def draw_step(program: Program, gpu_count: int, seed: int, step: int) -> StepDra
     )
 
 
-def clock_targets(silicon: Silicon, activity: Float64s, temperature_c: Float64s) -> ClockTargets:
-    """Compute the governor's targets for blocks' activities, (blocks, gpus), and temperatures."""
+def clock_targets(
+    silicon: Silicon, activity: Float64s, temperature_c: Float64s, braked_mhz: Float64s
+) -> ClockTargets:
+    """Compute the governor's targets for blocks' activities, (blocks, gpus), and temperatures.
+
+    `braked_mhz`: (gpus,) what a brake allows; infinite without one.
+    """
     capped = silicon.capped_clock_mhz(activity, silicon.resting_w(temperature_c))
-    ceiling = silicon.cooled_clock_mhz(temperature_c)
+    cooled = silicon.cooled_clock_mhz(temperature_c)
+    ceiling = np.minimum(cooled, braked_mhz)
+    is_nvidia = silicon.model.vendor is Vendor.NVIDIA
+    brake = Cause.POWER_BRAKE if is_nvidia else Cause.POWER_CAP  # AMD's drivers name no brake
     return ClockTargets(
-        block_mhz=np.minimum(capped, ceiling), ceiling_mhz=ceiling, power_bound=capped <= ceiling
+        block_mhz=np.minimum(capped, ceiling),
+        ceiling_mhz=ceiling,
+        ceiling_bits=np.where(braked_mhz < cooled, brake.bit, Cause.THERMAL.bit),
+        power_bound=capped <= ceiling,
     )
 
 

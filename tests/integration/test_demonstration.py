@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chopperd.cli.demo import Demonstration, demo_config
+from chopperd.cli.demo import Demonstration, demo_config, demo_spec
 from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
 from chopperd.config.sections import Config
@@ -133,3 +133,13 @@ def test_its_agent_shares_no_folder_and_no_taken_port(tmp_path: Path) -> None:
     assert Path(made.paths.state or "").parent == Path(made.paths.runtime or "") == tmp_path
     assert made.sampling.hz == 100.0
     assert made.store.min_free_ratio == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "after_s"), [(3.0, 1.2), (10.0, 4.0), (1.0, -0.5)])
+def test_a_gpu_is_slowed_down_in_the_second_capture(seconds: float, after_s: float) -> None:
+    """0.4 of the capture after its begin, at 30 s; of a short one 1.5 s before its end."""
+    brake = demo_spec(3, "fsdp2-h100", 10**18, seconds=seconds).brake
+    assert brake is not None
+    assert brake.start_unix_ns == 10**18 + round((30 + after_s) * 10**9)
+    assert brake.end_unix_ns == brake.start_unix_ns + 6 * 10**9
+    assert brake.gpu != 5  # which is hot

@@ -8,6 +8,7 @@ from chopperd.model.devices import STATE_FIELDS, ReadScope
 from chopperd.model.kinds import Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.node import SimulatedNode
+from chopperd.simulation.presets import Brake, SimulationSpec
 from tests.unit.simulation.conftest import START_NS, simulated
 
 NS_PER_S = 1_000_000_000
@@ -159,3 +160,36 @@ def test_the_step_of_a_time_is_the_one_whose_span_holds_it(fsdp2: SimulatedNode)
         begin_ns = int(run.before.free_ns[0])
         assert fsdp2.step_at(begin_ns) == run.before.step
         assert fsdp2.step_at(begin_ns - 1) == max(run.before.step - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "cause", "clock_mhz"),
+    [("fsdp2-h100", Cause.POWER_BRAKE, 990.0), ("fsdp2-mi300x", Cause.POWER_CAP, 1050.0)],
+)
+def test_a_brake_halves_one_gpus_clock_for_the_steps_that_begin_in_it(
+    preset: str, cause: Cause, clock_mhz: float
+) -> None:
+    """Of 1980 MHz the half is 990, of 2100 it is 1050; the power falls, and others' does not."""
+    begin_ns, end_ns = (START_NS + each * NS_PER_S for each in (2, 4))
+    brake = Brake(gpu=2, start_unix_ns=begin_ns, end_unix_ns=end_ns)
+    node = SimulatedNode(SimulationSpec(preset=preset, start_unix_ns=START_NS, brake=brake))
+    runs = list(node.steps(0, 11))
+    held = [begin_ns <= run.before.free_ns[2] < end_ns for run in runs]
+    assert 2 < sum(held) < 10
+    clocks = [np.nanmax(run.timing.clock_mhz[:, 2]) for run in runs if run.timing]
+    # The governor follows within its time constant, so that the first kernels may be faster.
+    ends = [np.nanmedian(run.timing.clock_mhz[:, 2]) for run in runs if run.timing]
+    assert [each == clock_mhz for each in ends] == held
+    assert max(clocks) > clock_mhz
+    power_w = [np.average(r.cells.power_w, axis=0, weights=r.cells.length_ns) for r in runs]
+    first, last = held.index(True), len(held) - 1 - held[::-1].index(True)
+    assert power_w[first + 1][2] < 0.8 * power_w[first - 1][2]
+    assert power_w[first + 1][5] > 0.8 * power_w[first - 1][5]
+    bits = runs[last].cells.cause_bits
+    assert (bits[len(bits) // 2 :, 2] & cause.bit).all()
+
+
+def test_an_idle_node_knows_no_brake() -> None:
+    brake = Brake(gpu=2, start_unix_ns=START_NS, end_unix_ns=START_NS + NS_PER_S)
+    node = SimulatedNode(SimulationSpec(preset="idle", start_unix_ns=START_NS, brake=brake))
+    assert node.reading(2, START_NS) == simulated("idle").reading(2, START_NS)
