@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Format: TypeAlias = Literal["text", "markdown", "json", "csv", "parquet"]
 ListFormat: TypeAlias = Literal["text", "json"]
-Breakdown: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation", "idle"]
+Breakdown: TypeAlias = Literal[
+    "family", "operation", "layer", "phase", "annotation", "idle", "drop"
+]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 PATH: Final = click.Path(path_type=Path)
@@ -80,7 +82,8 @@ once = click.option("--once", is_flag=True, help="Print one table and exit.")
 by = click.option(
     "--by",
     type=_BREAKDOWNS,
-    help="Break down the work of devices, or of the host if there is none; idle: who held a GPU.",
+    help="Break down the work of devices, or of the host if there is none; idle: who held a GPU; "
+    "drop: the work in drops of clocks.",
 )
 form = click.option("--format", "form", type=_FORMATS, default="text", help="Output format.")
 report_form = click.option(

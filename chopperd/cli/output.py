@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from chopperd.cli.options import Format
-    from chopperd.model.report import By, ReportDocument
+    from chopperd.model.report import Breakdown, ReportDocument
     from chopperd.model.samples import SamplesReport
 
 
@@ -45,7 +45,7 @@ def print_report(
     document: "ReportDocument",
     form: "Format",
     *,
-    by: "By | None" = None,
+    by: "Breakdown | None" = None,
     output: "Path | None" = None,
 ) -> None:
     """Print a report in a format, or write it to a file, compressed if its name ends in `.gz`.

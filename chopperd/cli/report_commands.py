@@ -25,7 +25,7 @@ from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
 from chopperd.model.run import device_map_of
 
 if TYPE_CHECKING:
-    from chopperd.model.report import By, ReportDocument
+    from chopperd.model.report import Breakdown, ReportDocument
     from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
 
@@ -220,16 +220,17 @@ def report(
     _say_why_none(document, in_form, by)
 
 
-def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> None:
+def _say_why_none(document: "ReportDocument", form: str, by: "Breakdown | None") -> None:
     """Print on stderr why a CSV has no rows; other formats include the reason themselves."""
     if form != "csv" or by is None:
         return
     from chopperd.model.report import has_parts
 
     if not has_parts(document, by):
+        from chopperd.report.text.answers import NO_DROPS
         from chopperd.report.text.tables import why_none
 
-        complain(f"--by {by}: {why_none(document)}")
+        complain(f"--by {by}: {NO_DROPS if by == 'drop' else why_none(document)}")
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

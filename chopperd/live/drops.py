@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.slots import ClockSamples
-from chopperd.correlate.drops import DropDetector
+from chopperd.correlate.drops import DropDetector, DropRules
 from chopperd.live.integrals import BusyRatio, GapRule
 from chopperd.model.captures import ClockDrop, GpuDrop
 from chopperd.model.devices import GpuInfo
@@ -29,10 +29,14 @@ class GpuDrops:
 
     Busy time and gaps are as in the live integrals; a sample counts for the time since the one
     before. Samples of a time in which the GPU was busy for less than half are ignored.
+
+    Args:
+        info: The GPU.
+        rules: Where drops begin and end; None for the defaults.
     """
 
-    def __init__(self, info: GpuInfo) -> None:
-        self._detector = DropDetector()
+    def __init__(self, info: GpuInfo, rules: DropRules | None = None) -> None:
+        self._detector = DropDetector(rules)
         self._busy = BusyRatio(info)
         self._gaps = GapRule()
         self._last_ns: int | None = None
@@ -130,6 +134,18 @@ class GpuDrops:
             onset_temperature_c=drop.onset_temperature_c,
             mean_temperature_c=drop.mean_temperature_c,
         )
+
+
+def drops_in(
+    records: Records, info: GpuInfo, period_ns: int, rules: DropRules | None = None
+) -> list[GpuDrop]:
+    """Return the drops in all records of a GPU, whose times are Unix times; one may be open."""
+    if not len(records):
+        return []
+    found = GpuDrops(info, rules)
+    found.add(records, period_ns)
+    last_ns = int(records["t_mono_ns"][-1])
+    return found.news(info, TimeTriple(unix_ns=last_ns, mono_ns=last_ns, boot_ns=last_ns))
 
 
 class DropQueue:

@@ -146,7 +146,11 @@ class RanksSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropShare:
-    """How much of the busy time inside a drop, and outside all drops, a class or family took."""
+    """A class's or family's share of the device's work inside a drop, and outside all drops.
+
+    Work is the sum of the durations of kernels, copies and fills; `outside_ratio` is None where all
+    of the trace lies inside drops.
+    """
 
     name: str
     inside_ratio: float
@@ -158,7 +162,10 @@ class TracedDrop:
     """A drop of one GPU's busy clock while it was traced: when, how deep, what ran, and its cause.
 
     `classes` and `families`, those whose share differs most first, are what ran: no claim of cause.
-    `steps` are the numbers of the first and the last step that it touches.
+    `steps` are the numbers of the first and the last step that it touches. The drop may reach
+    beyond the trace: all other figures are of the whole drop. `end_unix_ns` is None where it had
+    not ended with the last sample, to which the figures then are. `lost_ns` is against the clock
+    before the drop (`reference_mhz`), not the highest; `power_w` and `temperature_c` are means.
     """
 
     gpu: str | None

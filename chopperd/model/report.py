@@ -322,6 +322,8 @@ class ReportDocument:
 # idle time by holder.
 
 By: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation", "idle"]
+#: What a report is broken down by: work, idle time, or drops of clocks.
+Breakdown: TypeAlias = By | Literal["drop"]
 PartsBy: TypeAlias = Literal["operation", "layer", "phase", "annotation"]
 #: By what work is summed.
 PARTS_BY: Final[tuple[By, ...]] = ("family", *get_args(PartsBy))
@@ -336,8 +338,10 @@ FIELDS: Final[Mapping[By, str]] = {
 }
 
 
-def has_parts(document: ReportDocument, by: By) -> bool:
-    """Whether a report has work by this, of devices or of hosts without any."""
+def has_parts(document: ReportDocument, by: Breakdown) -> bool:
+    """Whether a report has work by this, of devices or of hosts without any, or drops."""
+    if by == "drop":
+        return bool(document.drops)
     field = FIELDS[by]
     return any(getattr(row, field) for row in (*document.steps, *document.totals)) or any(
         getattr(host, field, ()) for host in document.host

@@ -11,10 +11,11 @@ from chopperd.clock import Clock, SystemClock
 from chopperd.config.sections import Config
 from chopperd.correlate.identity.by_signal import Agreement
 from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
+from chopperd.model.captures import GpuDrop
 from chopperd.model.kinds import KernelClass
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.run import DeviceMap, device_map_of
-from chopperd.model.samples import SampleSet
+from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal
@@ -29,14 +30,13 @@ from chopperd.report.build.processes import (
     unrelated,
 )
 from chopperd.report.build.rows import rfc3339
-from chopperd.report.build.trace_report import TraceReport, report_trace
+from chopperd.report.build.trace_report import HISTORY_NS, MARGIN_NS, TraceReport, report_trace
 from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.read.sniff import is_kineto
 from chopperd.traces.read.source import ReadLimits
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
 from chopperd.traces.timeline.layout import LayoutOptions, lay_out
-from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
     # Its protocols name all that the agent knows; a report needs none of it.
@@ -51,8 +51,6 @@ _CHOOSE: Final = (
     "Name the files of one job, say --rank-of FILE=N where a rank is wrong, or --merge to report "
     "on all of them side by side"
 )
-#: Samples this long before and after a trace are used: one a second holds for three seconds.
-_MARGIN_NS: Final = 10 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,14 +312,22 @@ def report_file(
     fits = fits_by_signal(timeline, trace, of_its_time, options.join)
     best = {device: (each.best, each.why_not) for device, each in fits.items()}
     join = replace(options.join, by_signal=best)
-    report = report_trace(trace, timeline, of_its_time, join)
+    report = report_trace(trace, timeline, of_its_time, join, _drops_between)
     guesses = one_of_several and bool(guessed_gpus(report))
     if not guesses and not any(gpu for gpu, _ in best.values()):
         return FileReport(report=report, fits=fits)
     untold = {device: (None, each.why_not) for device, each in fits.items()}
     sure = replace(join, guess=join.guess and not guesses, by_signal=untold)
-    certain = report_trace(trace, timeline, of_its_time, sure)
+    certain = report_trace(trace, timeline, of_its_time, sure, _drops_between)
     return FileReport(report=report, certain=certain, fits=fits)
+
+
+def _drops_between(
+    samples: GpuSamples, begin_ns: int, end_ns: int, step_s: float
+) -> Sequence[GpuDrop]:
+    from chopperd.pipeline.sampled import drops_between  # noqa: PLC0415 - only with samples
+
+    return drops_between(samples, begin_ns, end_ns, step_s)
 
 
 def join_input(
@@ -381,4 +387,4 @@ def _of_its_time(samples: Samples, trace: Trace) -> SampleSet | None:
     if not trace.meta.anchored:
         return None
     begin_ns, end_ns = trace.span_ns
-    return samples.between(begin_ns - _MARGIN_NS, end_ns + _MARGIN_NS)
+    return samples.between(begin_ns - HISTORY_NS, end_ns + MARGIN_NS)

@@ -5,7 +5,7 @@ and waiting on the GPU: a GPU is named with more reserve than by a trace, which 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from chopperd import __version__
 from chopperd.correlate.clock.governing import governed
+from chopperd.correlate.drops import DropRules
 from chopperd.correlate.peers import MIN_PEERS, Peers, peers_of, wander_ratio
-from chopperd.live.drops import GpuDrops
+from chopperd.live.drops import drops_in
 from chopperd.live.integrals import BusyRatio, LiveIntegrals
 from chopperd.live.readings import BusyClock, BusyClocks
 from chopperd.model.arrays import Bools, Float64s, Int64s
@@ -30,8 +31,9 @@ from chopperd.model.samples import (
     SamplesReport,
 )
 from chopperd.report.build.rows import rfc3339
+from chopperd.report.build.trace_report import HISTORY_NS, MARGIN_NS
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
-from chopperd.units import HZ_PER_MHZ, NS_PER_S, TimeTriple
+from chopperd.units import HZ_PER_MHZ, NS_PER_S
 
 #: A GPU is named from so far below its peers on, with the low end of its interval: twice the
 #: margin of a trace, as peers that wait for others do so at high clocks. In the simulated jobs that
@@ -69,6 +71,7 @@ def report_samples(
     gpus = tuple(_gpu(each, compared.peers.get(i)) for i, each in enumerate(tracks))
     named = [each for each in gpus if each.peers is not None and each.peers.stands_out]
     worst = max(named, key=lambda each: each.peers.below_mhz if each.peers else 0.0, default=None)
+    drops = [d for each in tracks for d in drops_in(each.records, each.samples.gpu, each.period_ns)]
     times_ns = [each.t_unix_ns for each in every if len(each)]
     start_ns = min((int(t_ns[0]) for t_ns in times_ns), default=None)
     end_ns = max((int(t_ns[-1]) for t_ns in times_ns), default=None)
@@ -85,7 +88,7 @@ def report_samples(
         length_s=None if start_ns is None or end_ns is None else (end_ns - start_ns) / NS_PER_S,
         asked_hz=samples.asked_hz,
         gpus=gpus,
-        drops=tuple(sorted(_drops(tracks), key=lambda each: each.begin_unix_ns)),
+        drops=tuple(sorted(drops, key=lambda each: each.begin_unix_ns)),
         look_at=None if worst is None else worst.gpu,
         notes=(*samples.notes, *compared.notes, *_unknown(tracks)),
     )
@@ -110,10 +113,8 @@ class _Track:
     @classmethod
     def of(cls, samples: GpuSamples, asked_hz: float | None) -> "_Track":
         records = _records(samples)
-        spacing_ns = np.diff(samples.t_unix_ns)
-        found_ns = float(np.median(spacing_ns)) if len(spacing_ns) else 0.0
         integrals = LiveIntegrals(samples.gpu)
-        period_ns = round(NS_PER_S / asked_hz) if asked_hz else round(found_ns)
+        period_ns = round(NS_PER_S / asked_hz) if asked_hz else _median_ns(samples.t_unix_ns)
         integrals.add(records, period_ns)
         busy_ratio = BusyRatio(samples.gpu).at(records) if len(records) else np.zeros(0)
         return cls(
@@ -130,14 +131,37 @@ class _Track:
         return float(known.mean()) if len(known) else None
 
 
-def _records(samples: GpuSamples) -> Records:
-    records = np.zeros(len(samples), RECORD)
-    records["t_mono_ns"], records["causes"] = samples.t_unix_ns, samples.causes
+def _median_ns(t_ns: Int64s) -> int:
+    return round(float(np.median(np.diff(t_ns)))) if len(t_ns) > 1 else 0
+
+
+def drops_between(
+    samples: GpuSamples, begin_ns: int, end_ns: int, step_s: float
+) -> Sequence[GpuDrop]:
+    """Return the drops of a GPU's busy clock that overlap `[begin_ns, end_ns)`, Unix ns.
+
+    By the rule of the live drops, over the samples from `HISTORY_NS` before until `MARGIN_NS`
+    after; one that lasts longer has no end. `step_s`: the length of a step; no mean is over less.
+    """
+    first, last = samples.t_unix_ns.searchsorted((begin_ns - HISTORY_NS, end_ns + MARGIN_NS))
+    records = _records(samples, slice(first, last))
+    period_ns, rules = _median_ns(records["t_mono_ns"]), DropRules(step_s=step_s)
+    return [
+        each
+        for each in drops_in(records, samples.gpu, period_ns, rules)
+        if each.begin_unix_ns < end_ns and (each.end_unix_ns is None or each.end_unix_ns > begin_ns)
+    ]
+
+
+def _records(samples: GpuSamples, rows: slice = slice(None)) -> Records:
+    t_unix_ns = samples.t_unix_ns[rows]
+    records = np.zeros(len(t_unix_ns), RECORD)
+    records["t_mono_ns"], records["causes"] = t_unix_ns, samples.causes[rows]
     for name in VALUE_COLUMNS:
-        records[name] = getattr(samples, name)
+        records[name] = getattr(samples, name)[rows]
     records["limited_ns"], records["die_clocks_mhz"] = np.nan, NO_DIE
     for cause, limited_ns in samples.limited_ns.items():
-        records["limited_ns"][:, cause] = limited_ns
+        records["limited_ns"][:, cause] = limited_ns[rows]
     return records
 
 
@@ -198,17 +222,6 @@ def _energy(track: _Track) -> tuple[float | None, Literal["counter", "power"] | 
         return None, None
     energy_j = ((power_w[1:] + power_w[:-1]) / 2 * spacing_s)[near].sum()
     return float(energy_j), "power"
-
-
-def _drops(tracks: Iterable[_Track]) -> Iterable[GpuDrop]:
-    """Yield the drops of all GPUs; one that is open at the end has no end."""
-    for track in tracks:
-        if not len(track.records):
-            continue
-        info, found = track.samples.gpu, GpuDrops(track.samples.gpu)
-        found.add(track.records, track.period_ns)
-        last_ns = int(track.records["t_mono_ns"][-1])
-        yield from found.news(info, TimeTriple(unix_ns=last_ns, mono_ns=last_ns, boot_ns=last_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

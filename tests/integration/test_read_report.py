@@ -18,9 +18,10 @@ import chopperd
 from chopperd import cli
 from chopperd.cli import report_commands
 from chopperd.errors import ConfigError, StoreError
+from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import CopyTraffic, MicroStep, Part, Row
-from chopperd.report.forms.columns import columns_of, lists_of, render_list_csv
+from chopperd.report.forms.columns import columns_of, lists_of, render_drops_csv, render_list_csv
 from chopperd.report.forms.frames import Report
 from chopperd.report.forms.parquet import parquet_bytes
 from chopperd.report.forms.schema import formatted
@@ -136,6 +137,23 @@ def test_host_time_has_frames_of_its_own(as_json: Written) -> None:
     assert report.layers.empty
     assert report.host_operations["name"].tolist() == ["aten::mm"]
     assert report.host_phases["host_ns"].sum() == report.host_layers["host_ns"].sum()
+
+
+def test_drops_are_a_frame_and_what_ran_in_them_another(as_json: Written) -> None:
+    """A drop as in the document; a time beside its ns."""
+    share = DropShare(name="gemm", inside_ratio=0.7, outside_ratio=None)
+    drop = TracedDrop(
+        gpu="5", rank=5, device=0, start_unix_ns=START_NS, end_unix_ns=None, duration_ns=3,
+        reference_mhz=1700.0, mean_mhz=1500.0, lowest_mhz=1400.0, lost_ns=2,
+        by_cause_ns={"power_cap": 2}, classes=(share,),
+    )  # fmt: skip
+    report = chopperd.read_report(as_json(replace(whole(), drops=(drop,))))
+    assert report.drops["by_cause_ns_power_cap"].tolist() == [2]
+    assert report.drops["start"].iloc[0].value == START_NS
+    assert report.drops["end_unix_ns"].isna().all()
+    assert report.drop_work[["gpu", "by", "name"]].values.tolist() == [["5", "class", "gemm"]]
+    assert report.drop_work["outside_ratio"].isna().all()
+    assert chopperd.read_report(as_json(whole())).drops.empty
 
 
 def test_causes_and_parts_sum_to_their_wholes(report: Report) -> None:
@@ -333,6 +351,19 @@ def test_layers_are_a_csv_of_their_own(capsys: pytest.CaptureFixture[str]) -> No
     text = capsys.readouterr().out
     assert text == render_list_csv(whole(), "by_layer")
     assert "layers.1" in text
+
+
+@pytest.mark.usefixtures("documented")
+def test_drops_are_a_csv_of_their_own_and_none_are_said_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["report", "x.json", "--format", "csv", "--by", "drop"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == render_drops_csv(whole())
+    assert printed.err == (
+        "chopperd: --by drop: no drop of a GPU's busy clock in the traces' time, or no samples of "
+        "it\n"
+    )
 
 
 # --- who imports what

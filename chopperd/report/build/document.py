@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from chopperd.correlate.peers import MIN_PEERS
 from chopperd.errors import StepNotFoundError
+from chopperd.model.answers import TracedDrop
 from chopperd.model.report import (
     SCHEMA,
     Alignment,
@@ -89,7 +90,7 @@ def build_document(
         devices=devices,
         totals=tuple(each.row for each in totals),
         steps=(*(each.row for each in steps), *_host_steps(reports)),
-        drops=(),
+        drops=tuple(sorted(_every_drop(reports), key=lambda each: each.start_unix_ns)),
         notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals), *ranks.notes()))),
         host=tuple(report.host for report in reports if report.host is not None),
         ranks=ranks.summary(steps),
@@ -99,7 +100,7 @@ def build_document(
 
 
 def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
-    """Return the report without intervals and with a note, as its host's clock differs.
+    """Return the report without intervals and drops and with a note: its host's clock differs.
 
     `apart_ns` is by how much; it is added to the uncertainty of the join.
     """
@@ -118,6 +119,7 @@ def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
             for each in report.alignments
         ),
         notes=(*report.notes, Note(code="clocks_differ", text=text)),
+        drops=(),
     )
 
 
@@ -212,6 +214,10 @@ def _framework(reports: Sequence[TraceReport]) -> FrameworkSummary:
         return next(iter(found.values()), reports[0].framework)
     evidence = dict.fromkeys(text for each in found.values() for text in each.evidence)
     return FrameworkSummary(name="several", evidence=tuple(evidence))
+
+
+def _every_drop(reports: Sequence[TraceReport]) -> list[TracedDrop]:
+    return [drop for report in reports for drop in report.drops]
 
 
 def _host_steps(reports: Sequence[TraceReport]) -> list[Row]:

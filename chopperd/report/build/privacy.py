@@ -1,13 +1,13 @@
 """Show the names in a report, which reveal architectures: in full, as hashes, or not at all."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, Held
+from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, DropShare, Held, TracedDrop
 from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
 from chopperd.report.build.clocks import copied
@@ -47,7 +47,27 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
         steps=tuple(replace(each, row=_covered(each.row, names)) for each in report.steps),
         host_steps=tuple(_covered(each, names) for each in report.host_steps),
         host=None if report.host is None else _covered_host(report.host, names),
+        drops=tuple(
+            replace(each, families=_ran(each, _classes_of(report), names)) for each in report.drops
+        ),
     )
+
+
+def _ran(
+    drop: TracedDrop, classes: Mapping[str, str], names: Literal["hashed", "classes"]
+) -> tuple[DropShare, ...]:
+    """Return the families in a drop by their hashed names; none for "classes"."""
+    if names == "classes":
+        return ()
+    return tuple(
+        replace(each, name=_hashed_name(classes[each.name], each.name))
+        for each in drop.families
+        if each.name in classes
+    )
+
+
+def _classes_of(report: TraceReport) -> dict[str, str]:
+    return {each.name: each.class_ for total in report.totals for each in total.row.families}
 
 
 def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
@@ -84,9 +104,13 @@ def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
     return tuple(
         family
         if family.name == OTHER_PARTS
-        else msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
+        else msgspec.structs.replace(family, name=_hashed_name(family.class_, family.name))
         for family in families
     )
+
+
+def _hashed_name(kernel_class: str, name: str) -> str:
+    return f"{kernel_class}-{_digest(name)}"
 
 
 def _parts(

@@ -1,16 +1,23 @@
 """Join one trace with the node's samples: its rows, and the notes on it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
 
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.ranks.collectives import PackedCollectives, collectives_of_device, pack
 from chopperd.correlate.timebase import realtime_step_ns
+from chopperd.model.answers import DropShare, TracedDrop
+from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
+from chopperd.model.captures import GpuDrop
+from chopperd.model.kinds import KERNEL_CLASSES
 from chopperd.model.report import DeviceSummary, FrameworkSummary, HostTime, Note, TraceSummary
 from chopperd.model.report_rows import Row
 from chopperd.model.run import RunIdentity
-from chopperd.model.samples import SampleSet
-from chopperd.model.timeline import Timeline
+from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.build.clocks import copied
@@ -24,10 +31,22 @@ from chopperd.report.build.rows import (
 )
 from chopperd.report.build.trace_notes import lost_by_kind, rocm_notes, trace_notes
 from chopperd.report.build.work import host_time
-from chopperd.units import NS_PER_US
+from chopperd.units import NS_PER_S, NS_PER_US
 
 #: A wall clock that steps further than this inside a trace spoils the join.
 MAX_REALTIME_STEP_NS = 100 * NS_PER_US
+#: Samples so long before and after a trace are used. Before it: twice what a drop's reference is
+#: over; after it: one a second holds for three seconds.
+HISTORY_NS: Final = 120 * NS_PER_S
+MARGIN_NS: Final = 10 * NS_PER_S
+#: Of a drop so many families of kernels are named.
+_FAMILIES_NAMED: Final = 8
+#: Why samples are no evidence of what the traced GPU did.
+_OF_ANOTHER: Final = frozenset({"time_axes_differ", "samples_contradict_trace"})
+
+#: Finds the drops of a GPU, from its samples, that overlap a time: begin and end (Unix ns, by the
+#: samples), and the length of a step in s (0 unknown). `chopperd.pipeline.sampled.drops_between`.
+FindDrops: TypeAlias = Callable[[GpuSamples, int, int, float], Sequence[GpuDrop]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +99,20 @@ class TraceReport:
     host: HostTime | None = None  # None where there is device work
     # Of each device, for the comparison with other ranks; empty without a time base
     collectives: tuple[PackedCollectives, ...] = ()
+    drops: tuple[TracedDrop, ...] = ()
 
 
 def report_trace(
-    trace: Trace, timeline: Timeline, samples: SampleSet | None, options: JoinOptions
+    trace: Trace,
+    timeline: Timeline,
+    samples: SampleSet | None,
+    options: JoinOptions,
+    find_drops: FindDrops | None = None,
 ) -> TraceReport:
-    """Join a trace with the node's samples (None if there are none), device by device."""
+    """Join a trace with the node's samples (None if there are none), device by device.
+
+    Without `find_drops` no drops are looked for.
+    """
     usable = samples if samples is not None and trace.meta.anchored else None
     stepped, meta, host = _realtime_step(trace, usable), trace.meta, timeline.host
     clocked = [
@@ -113,7 +140,116 @@ def report_trace(
         notes=tuple(notes),
         host=None if host is None else host_time(host, meta.job, meta.run, meta.rank),
         collectives=_collectives(clocked, timeline) if meta.anchored else (),
+        drops=tuple(
+            drop
+            for device, each in zip(timeline.devices, clocked, strict=True)
+            for drop in (() if stepped else _drops(device, each, timeline, find_drops))
+        ),
     )
+
+
+def _drops(
+    device: DeviceTimeline, clocked: ClockedDevice, timeline: Timeline, find: FindDrops | None
+) -> list[TracedDrop]:
+    """Return the drops of a device's GPU while it was traced, and what ran in them.
+
+    Times are the trace's: those of the samples less the sensor's lag.
+    """
+    untrue, clocks = any(each.code in _OF_ANOTHER for each in clocked.doubts), clocked.joined.clocks
+    if find is None or clocked.samples is None or clocks is None or untrue:
+        return []
+    begin_ns, end_ns = int(device.start_ns[0]), int(device.end_ns.max())
+    lag_ns = clocks.subtracted_ns
+    lengths_ns = [each.end_ns - each.start_ns for each in device.windows]
+    step_s = float(np.median(lengths_ns)) / NS_PER_S if lengths_ns else 0.0
+    found = find(clocked.samples, begin_ns + lag_ns, end_ns + lag_ns, step_s)
+    if not found:
+        return []
+    ends = [None if each.end_unix_ns is None else each.end_unix_ns - lag_ns for each in found]
+    spans = [
+        (each.begin_unix_ns - lag_ns, end_ns if end is None else end)
+        for each, end in zip(found, ends, strict=True)
+    ]
+    inside_ns = [_inside_ns(device, *span) for span in spans]
+    outside_ns = device.end_ns - device.start_ns - sum(inside_ns)
+    return [
+        TracedDrop(
+            gpu=clocked.summary.gpu,
+            rank=clocked.summary.rank,
+            device=device.device,
+            start_unix_ns=span[0],
+            end_unix_ns=end,
+            duration_ns=round(drop.length_s * NS_PER_S),
+            reference_mhz=drop.reference_mhz,
+            mean_mhz=drop.mean_mhz,
+            lowest_mhz=drop.lowest_mhz,
+            lost_ns=round(drop.lost_s * NS_PER_S),
+            by_cause_ns={k: round(v * NS_PER_S) for k, v in drop.lost_by_cause_s.items()},
+            power_w=drop.mean_power_w,
+            temperature_c=drop.mean_temperature_c,
+            steps=_touched(device, timeline, *span),
+            classes=_shares(
+                device.kernel_class, [each.label for each in KERNEL_CLASSES], inside, outside_ns
+            ),
+            families=_shares(device.family, timeline.families, inside, outside_ns)[
+                :_FAMILIES_NAMED
+            ],
+        )
+        for drop, span, end, inside in zip(found, spans, ends, inside_ns, strict=True)
+    ]
+
+
+def _inside_ns(device: DeviceTimeline, begin_ns: int, end_ns: int) -> Int64s:
+    """Return how much of each record lies in `[begin_ns, end_ns)`, (n,) ns."""
+    inside_ns: Int64s = np.minimum(device.end_ns, end_ns) - np.maximum(device.start_ns, begin_ns)
+    np.maximum(inside_ns, 0, out=inside_ns)
+    return inside_ns
+
+
+def _touched(
+    device: DeviceTimeline, timeline: Timeline, begin_ns: int, end_ns: int
+) -> tuple[int, int] | None:
+    """Return the numbers of the first and last step with a window in a time; None without any."""
+    steps = [
+        timeline.steps[each.step].step
+        for each in device.windows
+        if each.start_ns < end_ns and each.end_ns > begin_ns
+    ]
+    return (steps[0], steps[-1]) if steps else None
+
+
+def _shares(
+    number: Int8s | Int32s, names: Sequence[str], inside_ns: Int64s, outside_ns: Int64s
+) -> tuple[DropShare, ...]:
+    """Return the shares of the records' time by class or family; what differs most first.
+
+    Args:
+        number: (n,) index of each record's name in `names`.
+        names: Of classes or families.
+        inside_ns: (n,) time of each record inside a drop.
+        outside_ns: (n,) and outside all drops.
+    """
+    inside, outside = (
+        np.bincount(number, each, len(names)).astype(np.float64) for each in (inside_ns, outside_ns)
+    )
+    ran = np.flatnonzero(inside + outside)
+    inside_ratio, outside_ratio = (_ratios(each[ran]) for each in (inside, outside))
+    apart = np.where(np.isnan(outside_ratio), inside_ratio, np.abs(inside_ratio - outside_ratio))
+    return tuple(
+        DropShare(
+            name=names[ran[at]],
+            inside_ratio=float(inside_ratio[at]),
+            outside_ratio=None if np.isnan(outside_ratio[at]) else float(outside_ratio[at]),
+        )
+        for at in np.argsort(-apart, kind="stable").tolist()
+        if not np.isnan(inside_ratio[at])
+    )
+
+
+def _ratios(times_ns: Float64s) -> Float64s:
+    """Return shares of the sum; NaN where nothing ran."""
+    whole_ns = float(times_ns.sum())
+    return times_ns / whole_ns if whole_ns else np.full(len(times_ns), np.nan)
 
 
 def _collectives(

@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias, get_args, get_origin, get_type_hin
 
 import msgspec
 
+from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.kinds import CAUSES
 from chopperd.model.report import HostPart, HostTime, ReportDocument
 from chopperd.model.report_rows import Row
@@ -27,6 +28,7 @@ KEYS: Final = ("row", "job", "run", "rank", "step", "device", "gpu")
 
 
 _BY_CAUSE: Final = "by_cause_ns"
+_DROP_KEYS: Final = ("gpu", "rank", "device", "start_unix_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,22 @@ def host_table(document: ReportDocument, field: str) -> Table:
     return _joined(
         record_table([host for host, _ in items], HostTime),
         record_table([part for _, part in items], HostPart),
+    )
+
+
+def drop_work_table(document: ReportDocument) -> Table:
+    """Make a table of what ran in drops: a line per drop and class or family (`by`)."""
+    shares = [
+        (drop, by, each)
+        for drop in document.drops
+        for by, those in (("class", drop.classes), ("family", drop.families))
+        for each in those
+    ]
+    keys = [column for column in columns_of(TracedDrop) if column.name in _DROP_KEYS]
+    return _joined(
+        _table([drop for drop, _, _ in shares], keys),
+        Table(kinds={"by": str}, columns={"by": [by for _, by, _ in shares]}),
+        record_table([each for _, _, each in shares], DropShare),
     )
 
 
@@ -237,6 +255,11 @@ def render_list_csv(document: ReportDocument, field: str) -> str:
     if not document.totals and any(getattr(host, field, ()) for host in document.host):
         return _csv(host_table(document, field))
     return _csv(list_table(document, field))
+
+
+def render_drops_csv(document: ReportDocument) -> str:
+    """Render the drops of clocks as CSV, a line a drop."""
+    return _csv(record_table(document.drops, TracedDrop))
 
 
 def _csv(table: Table) -> str:

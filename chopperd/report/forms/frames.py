@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from chopperd.errors import ConfigError, StoreError
+from chopperd.model.answers import TracedDrop
 from chopperd.model.report import (
     DeviceSummary,
     GpuLine,
@@ -24,7 +25,15 @@ from chopperd.model.report import (
     Summary,
     TraceSummary,
 )
-from chopperd.report.forms.columns import KEYS, Kind, Table, Value, host_table, record_table
+from chopperd.report.forms.columns import (
+    KEYS,
+    Kind,
+    Table,
+    Value,
+    drop_work_table,
+    host_table,
+    record_table,
+)
 from chopperd.report.forms.parquet import PARQUET_MAGIC, ReportTables, read_parquet, tables_of
 from chopperd.report.text.headline import headline
 from chopperd.report.text.page import Section, page_text, simulated_mark
@@ -169,6 +178,16 @@ class Report:
     def notes(self) -> "pandas.DataFrame":
         """DataFrame of the notes on missing and doubtful figures."""
         return _frame(record_table(self.document.notes, Note))
+
+    @cached_property
+    def drops(self) -> "pandas.DataFrame":
+        """DataFrame of the drops of GPUs' busy clocks while they were traced."""
+        return _frame(record_table(self.document.drops, TracedDrop))
+
+    @cached_property
+    def drop_work(self) -> "pandas.DataFrame":
+        """DataFrame of what ran in drops and outside: a line per drop and class or family."""
+        return _frame(drop_work_table(self.document))
 
     def metrics(self) -> dict[str, float]:
         """Return the known figures of the summary by name, for experiment loggers.

@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from chopperd.model.report import FIELDS, SCHEMA, By, LostKind, ReportDocument
+from chopperd.model.report import FIELDS, SCHEMA, Breakdown, LostKind, ReportDocument
 from chopperd.model.safe_text import visible_json
 
 SCHEMA_FILE: Final = "report.schema.json"
@@ -78,7 +78,7 @@ def formatted(
     document: ReportDocument,
     form: Format,
     *,
-    by: By | None = None,
+    by: Breakdown | None = None,
     styled: bool = False,
     width: int | None = None,
 ) -> str:
@@ -87,16 +87,19 @@ def formatted(
     Args:
         document: The report.
         form: "text", "markdown", "json" or "csv".
-        by: Grouping of the kernel table that the text adds, or that the CSV is; None for none.
+        by: Grouping of the table of work that the text adds, or that the CSV is, or "drop" for that
+            of drops; None for none.
         styled: Whether the text has escape codes for terminal colours.
         width: Columns of the text; None for those of a file.
     """
     if form == "json":
         return encode_json(document).decode()
     if form == "csv":
-        from chopperd.report.forms.columns import render_csv, render_list_csv  # noqa: PLC0415
+        from chopperd.report.forms import columns  # noqa: PLC0415
 
-        return render_list_csv(document, FIELDS[by]) if by else render_csv(document)
+        if by == "drop":
+            return columns.render_drops_csv(document)
+        return columns.render_list_csv(document, FIELDS[by]) if by else columns.render_csv(document)
     if form == "markdown":
         from chopperd.report.text.markdown import render_markdown  # noqa: PLC0415
 

@@ -10,6 +10,7 @@ from chopperd.report.text.page import Section, plain, table
 from chopperd.report.text.wording import (
     UNKNOWN,
     brief_milliseconds,
+    brief_name,
     count,
     decimal,
     known,
@@ -26,6 +27,8 @@ _RANKS_SHOWN: Final = 16
 _DROPS_SHOWN: Final = 8
 _CLASSES_NAMED: Final = 2
 _TIME_OF_DAY: Final = slice(11, 19)
+#: Why there is no table of drops.
+NO_DROPS: Final = "no drop of a GPU's busy clock in the traces' time, or no samples of it"
 _RANK_STYLES: Final = {"straggler": "bold red", "pauses": "yellow"}
 
 
@@ -108,10 +111,8 @@ def _drop_cells(drop: TracedDrop) -> tuple[str, ...]:
     share = percent(drop.by_cause_ns[cause] / lost, 0) if cause is not None else ""
     first, last = drop.steps or (None, None)
     return (
-        drop.gpu or f"dev {drop.device}",
-        UNKNOWN if drop.rank is None else str(drop.rank),
-        moment(drop.start_unix_ns).removesuffix(" UTC")[_TIME_OF_DAY],
-        decimal(drop.duration_ns / NS_PER_S, 1),
+        *_whose(drop),
+        ("" if known(drop.end_unix_ns) else ">") + decimal(drop.duration_ns / NS_PER_S, 1),
         UNKNOWN if first is None else str(first) if first == last else f"{first}-{last}",
         whole(drop.mean_mhz),
         whole(drop.reference_mhz),
@@ -123,11 +124,40 @@ def _drop_cells(drop: TracedDrop) -> tuple[str, ...]:
     )
 
 
+def drop_work(document: ReportDocument) -> Section:
+    """Render the families of kernels that ran in drops, those that lost most first."""
+    title = "WORK IN DROPS  share of the work in the drop, and outside all drops"
+    found = sorted(document.drops, key=lambda drop: -drop.lost_ns)[:_DROPS_SHOWN]
+    rows = [
+        (
+            *_whose(drop),
+            brief_name(each.name),
+            percent(each.inside_ratio),
+            percent(each.outside_ratio),
+        )
+        for drop in found
+        for each in drop.families
+    ]
+    if not rows:
+        return table(title, ("<",), [(NO_DROPS if not found else UNKNOWN,)], header=False)
+    columns = ("<gpu", "-rank", "<begin (UTC)", "~<name", "in %", "outside %")
+    return table(title, columns, rows)
+
+
+def _whose(drop: TracedDrop) -> tuple[str, str, str]:
+    """Return GPU, rank and the time of day of the beginning."""
+    return (
+        drop.gpu or f"dev {drop.device}",
+        UNKNOWN if drop.rank is None else str(drop.rank),
+        moment(drop.start_unix_ns).removesuffix(" UTC")[_TIME_OF_DAY],
+    )
+
+
 def _ran_more(shares: Sequence[DropShare]) -> str:
-    """Return the classes with a larger share inside than outside, with both."""
+    """Return the classes with a larger share inside than outside, with both; all without it."""
     more = [
         f"{words(each.name)} {percent(each.inside_ratio, 0)} % ({percent(each.outside_ratio, 0)})"
         for each in shares
-        if each.outside_ratio is not None and each.inside_ratio > each.outside_ratio
+        if each.outside_ratio is None or each.inside_ratio > each.outside_ratio
     ]
     return ", ".join(more[:_CLASSES_NAMED]) or UNKNOWN

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from chopperd.model.report import By, ReportDocument
+from chopperd.model.report import Breakdown, ReportDocument
 from chopperd.model.safe_text import visible
 from chopperd.report.text.headline import headline
 from chopperd.report.text.page import SIMULATED, Section
@@ -20,7 +20,7 @@ _ESCAPED: Final = str.maketrans(
 )
 
 
-def render_markdown(document: ReportDocument, *, by: By | None = None) -> str:
+def render_markdown(document: ReportDocument, *, by: Breakdown | None = None) -> str:
     """Render the first screen and the tables; those without room are counted."""
     lines = [f"> **{SIMULATED}**", ""] if document.generated.simulated else []
     for row in headline(document):

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from chopperd.model.kinds import COMPUTE_CLASSES
-from chopperd.model.report import By, ReportDocument
+from chopperd.model.report import Breakdown, ReportDocument
 from chopperd.model.report_rows import (
     CollectiveTraffic,
     Contention,
@@ -250,12 +250,14 @@ _BRACKETS: Final = pattern(r"\([^()]{,40}\)|\[[^\[\]]{,40}\]")
 _FIGURE: Final = pattern(r"(?<=\d) (?=(?:ms|%|MHz|C|Hz|W)\b|%)")
 
 
-def render_text(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> str:
+def render_text(
+    document: ReportDocument, *, width: int = WIDTH, by: Breakdown | None = None
+) -> str:
     """Render the report as plain text, the same for the same document; ends in a line break."""
     return page_text(render_rich(document, by=by), width=width)
 
 
-def render_rich(document: ReportDocument, *, by: By | None = None) -> Group:
+def render_rich(document: ReportDocument, *, by: Breakdown | None = None) -> Group:
     """Render the report for a rich console, as wide as that is; styles show on a terminal only."""
     page: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
     page.append(FirstScreen(headline(document)))
@@ -300,7 +302,7 @@ def _packed(row: HeadlineRow, width: int, label: int) -> list[str]:
     return [line.lstrip(" ").replace(_NO_BREAK, " ") for line in lines] or [""]
 
 
-def laid_out(document: ReportDocument, *, by: By | None) -> Iterator[tuple[Section, ...]]:
+def laid_out(document: ReportDocument, *, by: Breakdown | None) -> Iterator[tuple[Section, ...]]:
     """Yield the tables of a report in order, those that may stand next to each other together."""
     pair = [each for each in (sections.gpus(document), classes(document)) if each is not None]
     tables = (
@@ -326,11 +328,13 @@ def laid_out(document: ReportDocument, *, by: By | None) -> Iterator[tuple[Secti
             yield tuple(pair)
 
 
-def _by(document: ReportDocument, by: By | None) -> tuple[Section | None, ...]:
+def _by(document: ReportDocument, by: Breakdown | None) -> tuple[Section | None, ...]:
     """Return the tables by `by`, of devices and of traces with host work only, or why none."""
     if by is None:
         is_host = bool(document.host) and not document.totals
         return (host_parts(document, "operation"),) if is_host else ()
+    if by == "drop":
+        return (answers.drop_work(document),)
     if by == "family":
         found = [families(document)]
     elif by == "idle":

@@ -201,7 +201,7 @@ def _beta(members: Sequence[Family]) -> str:
 
 
 def why_none(document: ReportDocument) -> str:
-    """Return why a report lacks a table that was asked for."""
+    """Return why a report lacks a table of work that was asked for."""
     if document.totals:
         return "not in this report: names are not shown (privacy.names), or it is an older one"
     return "no device work in the trace" + ("" if len(document.traces) < 2 else "s")

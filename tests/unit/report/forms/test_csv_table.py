@@ -3,8 +3,15 @@ from dataclasses import replace
 from io import StringIO
 from math import nan
 
+from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.report import ReportDocument
-from chopperd.report.forms.columns import render_csv, render_list_csv, render_steps_csv
+from chopperd.report.forms.columns import (
+    drop_work_table,
+    render_csv,
+    render_drops_csv,
+    render_list_csv,
+    render_steps_csv,
+)
 from tests.unit.report.documents import (
     eight_gpus,
     host_only,
@@ -86,3 +93,28 @@ def test_without_device_work_a_list_is_of_the_hosts_time_and_says_so() -> None:
 def test_beside_device_work_a_list_is_of_the_devices() -> None:
     mixed = replace(eight_gpus(), host=host_timed().host)
     assert render_list_csv(mixed, "by_layer") == render_list_csv(eight_gpus(), "by_layer")
+
+
+def test_drops_have_a_line_each_and_what_ran_in_them_a_table_of_its_own() -> None:
+    drop = TracedDrop(
+        gpu="5", rank=None, device=1, start_unix_ns=7, end_unix_ns=None, duration_ns=3,
+        reference_mhz=1700.0, mean_mhz=1500.0, lowest_mhz=1400.0, lost_ns=2,
+        by_cause_ns={"power_cap": 2}, power_w=690.0, steps=(3, 5),
+        classes=(DropShare(name="gemm", inside_ratio=0.7, outside_ratio=None),),
+        families=(DropShare(name="a", inside_ratio=0.6, outside_ratio=0.5),),
+    )  # fmt: skip
+    document = replace(eight_gpus(), drops=(drop,))
+    (line,) = csv.DictReader(StringIO(render_drops_csv(document)))
+    known = {name: text for name, text in line.items() if text not in {"", "0"}}
+    assert known == {
+        "gpu": "5", "device": "1", "start_unix_ns": "7", "duration_ns": "3", "steps": "3+5",
+        "reference_mhz": "1700.0", "mean_mhz": "1500.0", "lowest_mhz": "1400.0", "lost_ns": "2",
+        "by_cause_ns_power_cap": "2", "power_w": "690.0",
+    }  # fmt: skip
+    assert line["end_unix_ns"] == line["rank"] == line["temperature_c"] == ""
+    assert dict(drop_work_table(document).columns) == {
+        "gpu": ["5", "5"], "rank": [None, None], "device": [1, 1], "start_unix_ns": [7, 7],
+        "by": ["class", "family"], "name": ["gemm", "a"], "inside_ratio": [0.7, 0.6],
+        "outside_ratio": [None, 0.5],
+    }  # fmt: skip
+    assert len(drop_work_table(eight_gpus())) == 0

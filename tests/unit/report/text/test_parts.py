@@ -154,6 +154,7 @@ def test_where_a_line_holds_several_the_title_says_more_than_there_are_lines() -
 def test_a_report_has_work_by_what_its_totals_or_its_hosts_have() -> None:
     of_device = documented("layer", (part("layers.1", 1000, 60),))
     assert has_parts(of_device, "layer")
+    assert not has_parts(of_device, "drop")
     assert not has_parts(of_device, "phase")
     of_host = replace(
         of_device,

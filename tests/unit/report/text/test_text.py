@@ -251,10 +251,12 @@ def test_ranks_come_with_the_latest_first_and_its_cause() -> None:
     assert "RANKS" not in render_text(replace(eight_gpus(), ranks=unknown))
 
 
-def test_drops_say_when_how_deep_why_and_what_ran() -> None:
-    """60 of 80 ms lost by power: 75 %. The drop starts at 22:13:20 UTC."""
-    drop = TracedDrop(
-        gpu="5", rank=5, device=5, start_unix_ns=1_700_000_000_000_000_000, end_unix_ns=None,
+@pytest.fixture
+def drop() -> TracedDrop:
+    """A drop that starts at 22:13:20 UTC."""
+    return TracedDrop(
+        gpu="5", rank=5, device=5, start_unix_ns=1_700_000_000_000_000_000,
+        end_unix_ns=1_700_000_001_500_000_000,
         duration_ns=1500 * MS, reference_mhz=1700.0, mean_mhz=1500.0, lowest_mhz=1400.0,
         lost_ns=80 * MS, by_cause_ns={"power_cap": 60 * MS, "thermal": 20 * MS}, power_w=690.0,
         steps=(3, 5),
@@ -262,7 +264,15 @@ def test_drops_say_when_how_deep_why_and_what_ran() -> None:
             DropShare(name="comm_pack", inside_ratio=0.7, outside_ratio=0.5),
             DropShare(name="norm", inside_ratio=0.1, outside_ratio=0.3),
         ),
+        families=(
+            DropShare(name="pack_kernel", inside_ratio=0.7, outside_ratio=0.5),
+            DropShare(name="norm_kernel", inside_ratio=0.1, outside_ratio=None),
+        ),
     )  # fmt: skip
+
+
+def test_drops_say_when_how_deep_why_and_what_ran(drop: TracedDrop) -> None:
+    """60 of 80 ms lost by power: 75 %."""
     other = replace(drop, gpu=None, rank=None, lost_ns=0, by_cause_ns={}, steps=(7, 7), classes=())
     document = replace(eight_gpus(), drops=(other, drop))
     lines = section(render_text(document, width=140), "DROPS")
@@ -273,6 +283,35 @@ def test_drops_say_when_how_deep_why_and_what_ran() -> None:
     assert lines[2].split()[:6] == ["dev", "5", "-", "22:13:20", "1.5", "7"]
     many = replace(document, drops=(drop,) * 9)
     assert "DROPS  of a GPU's busy clock, 8 that lost most of 9" in render_text(many)
+
+
+def test_a_drop_without_an_end_or_an_outside_says_so(drop: TracedDrop) -> None:
+    whole = tuple(replace(each, outside_ratio=None) for each in drop.classes)
+    open_ = replace(drop, end_unix_ns=None, classes=whole)
+    lines = section(render_text(replace(eight_gpus(), drops=(open_,)), width=140), "DROPS")
+    assert lines[1].split()[3] == ">1.5"
+    assert lines[1].endswith("comm pack 70 % (-), norm 10 % (-)")
+
+
+def test_the_families_in_drops_are_a_table_of_their_own(drop: TracedDrop) -> None:
+    document = replace(eight_gpus(), drops=(drop, replace(drop, gpu=None, rank=None)))
+    lines = section(render_text(document, by="drop"), "WORK IN DROPS")
+    assert [line.split() for line in lines[1:]] == [
+        ["5", "5", "22:13:20", "pack_kernel", "70.0", "50.0"],
+        ["5", "5", "22:13:20", "norm_kernel", "10.0", "-"],
+        ["dev", "5", "-", "22:13:20", "pack_kernel", "70.0", "50.0"],
+        ["dev", "5", "-", "22:13:20", "norm_kernel", "10.0", "-"],
+    ]
+
+
+def test_without_a_drop_there_is_no_table_of_them_and_one_asked_for_says_why(
+    drop: TracedDrop,
+) -> None:
+    assert "DROPS" not in page(eight_gpus)
+    asked = section(render_text(eight_gpus(), by="drop"), "WORK IN DROPS")
+    assert asked == ["no drop of a GPU's busy clock in the traces' time, or no samples of it"]
+    hidden = replace(eight_gpus(), drops=(replace(drop, families=()),))
+    assert section(render_text(hidden, by="drop"), "WORK IN DROPS") == ["-"]
 
 
 def test_steps_show_the_critical_device_and_the_last_ones() -> None:
