@@ -169,7 +169,7 @@ _STEP_ROUTES: Final = (
     ),
     _viewers(
         f"{_V1}/steps/{{step}}/kernels",
-        "The kernels of each device in the capture that a step is in",
+        "The kernels that a step launched on each device",
         in_pool(steps.kernels),
         StepKernels,
         (steps.STEP, *_STEP_QUERY, steps.BY),

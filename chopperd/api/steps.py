@@ -146,7 +146,7 @@ def step(call: Call) -> Response:
 
 
 def kernels(call: Call) -> Response:
-    """The kernels of the capture that a step is in."""
+    """The kernels that a step launched."""
     query = StepQuery(job=call[JOB], run=call[RUN], rank=call[RANK], gpu=call[GPU_LABEL])
     devices = call.services.steps.kernels(call[STEP], query, call.viewer)
     if not devices:

@@ -1,4 +1,7 @@
-"""Compute how much longer kernels of a family take during communication than without."""
+"""Compute what runs at the same time: contention, and time that nothing hides.
+
+Contention is how much longer kernels of a family take during communication than without.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.precision import Z_95
-from chopperd.correlate.intervals import lengths_ns
-from chopperd.correlate.waterfall import is_class
+from chopperd.correlate.intervals import length_ns, lengths_ns, union
+from chopperd.correlate.waterfall import BusyMasks, is_class
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
-from chopperd.model.kinds import COMPUTE_CLASSES
+from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES, CopyDirection, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Intervals
 
 #: Fewer kernels of a family, or in one of the two sets that an interval compares, are too few.
@@ -221,3 +224,52 @@ def _e50_e0(kernels: _Kernels) -> Float64s:
     middle = first + np.where(apart_upper < apart_lower, upper, lower) - 1
     ratio = np.maximum(kernels.duration_ns[middle] / kernels.duration_ns[first], 1.0)
     return np.where(kernels.overlap_ratio[middle] > 0, ratio, 1.0)
+
+
+# For how long each class ran with nothing at the same time that hides it.
+
+
+def exposed_by_class_ns(timeline: DeviceTimeline, masks: BusyMasks) -> Int64s:
+    """Compute for how long each class ran exposed, over the whole file: (classes,) int64 ns.
+
+    A class of compute is exposed while no other class of compute runs; communication and copies
+    beside it do not hide it, as it hides them. Communication is exposed while no compute runs,
+    copies while neither does, fills while no copy does either. No ns counts for two classes:
+    communication, copies and fills sum to the waterfall's rows, and the classes of compute to its
+    compute less the time in which several of them run at once.
+    """
+    copies_ns = {way: length_ns(mask) for way, mask in masks.exposed_copy_by.items()}
+    exposed_ns = _alone_ns(timeline)
+    exposed_ns[KernelClass.COMM] = length_ns(masks.exposed_comm)
+    exposed_ns[KernelClass.MEMSET] = copies_ns.pop(CopyDirection.MEMSET)
+    exposed_ns[KernelClass.MEMCPY] = sum(copies_ns.values())
+    return exposed_ns
+
+
+def _alone_ns(timeline: DeviceTimeline) -> Int64s:
+    """Compute for how long just one class of compute runs, by class: (classes,) int64 ns."""
+    length = timeline.end_ns - timeline.start_ns
+    rows = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES) & (length > 0))
+    start_ns, end_ns = timeline.start_ns.take(rows), timeline.end_ns.take(rows)
+    kernel_class = timeline.kernel_class.take(rows)
+    # Few records overlap others: only their unions by class are walked through.
+    apart = start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]
+    edge = np.ones(min(len(rows), 1), bool)
+    lonely = np.concatenate((edge, apart)) & np.concatenate((apart, edge))
+    total = np.zeros(len(KERNEL_CLASSES))
+    total += np.bincount(kernel_class[lonely], length[rows[lonely]], len(total))
+    crowded = np.flatnonzero(~lonely)
+    masks = [
+        (kind, union(start_ns[mine], end_ns[mine]))
+        for kind in np.unique(kernel_class[crowded]).tolist()
+        for mine in (crowded[kernel_class[crowded] == kind],)
+    ]
+    if masks:
+        t_ns = np.concatenate([each for _, mask in masks for each in (mask.start_ns, mask.end_ns)])
+        change = np.concatenate([np.repeat([1, -1], len(mask)) for _, mask in masks])
+        kinds = np.repeat([kind for kind, _ in masks], [2 * len(mask) for _, mask in masks])
+        order = np.argsort(t_ns, kind="stable")
+        running, kind = np.cumsum(change[order])[:-1], np.cumsum((change * kinds)[order])[:-1]
+        single, between_ns = running == 1, np.diff(t_ns[order])
+        total += np.bincount(kind[single], between_ns[single], len(total))
+    return total.astype(np.int64)

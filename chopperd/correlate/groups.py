@@ -5,22 +5,24 @@ up first, so that a grouping sums hundreds of rows instead of millions of record
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
 from chopperd.correlate.clock.integrals import AtOnce, ClockPieces
 from chopperd.correlate.clock.precision import Z_95
-from chopperd.correlate.intervals import length_ns, places_of_spans, union
-from chopperd.correlate.waterfall import BusyMasks, is_class
+from chopperd.correlate.intervals import places_of_spans
+from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
-from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES, CopyDirection, KernelClass
+from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import DeviceTimeline
 
 #: Lines of a grouping in a report, besides one for what is not known. The largest of 19 real
 #: traces has 79 families, 25 operations and 39 layers.
 MOST_GROUPS: Final = 500
+#: Lines of a grouping of all steps of a device together.
+MOST_OF_STEPS: Final = 4000
 #: With fewer samples of its own the clock of a group is not known.
 MIN_OWN_SAMPLES: Final = 30
 #: The number of a group that holds several, those beyond the ones with the most time.
@@ -110,7 +112,7 @@ class GroupTotals:
 
     group: Int64s  # its number in the column; -1: not known, `OTHER`: several
     merged: Int64s  # how many groups `OTHER` holds; 0 for others
-    kind: Int8s | Int32s  # of its first record
+    kind: Int8s | Int32s | Int64s  # of its first record
     count: Int64s
     time_ns: Int64s  # sum of durations, not a union
     samples: Int64s  # clock samples that fell into its records
@@ -123,6 +125,12 @@ class GroupTotals:
     def __len__(self) -> int:
         """The number of groups."""
         return len(self.group)
+
+    def take(self, indices: Int64s) -> "GroupTotals":
+        """Return some of the groups, in the order of their indices."""
+        return GroupTotals(
+            **{each.name: getattr(self, each.name)[indices] for each in fields(self)}
+        )
 
 
 def record_figures(
@@ -210,23 +218,28 @@ def add_alike(
 
 
 def group_totals(
-    column: Int32s | Int8s, figures: RecordFigures, kind: Int8s | Int32s | None = None
+    column: Int32s | Int8s | Int64s,
+    figures: RecordFigures,
+    kind: Int8s | Int32s | Int64s | None = None,
+    most: int = MOST_GROUPS,
 ) -> GroupTotals:
-    """Compute the figures of each group of records, of at most `MOST_GROUPS` with their own number.
+    """Compute the figures of each group of records, of at most `most` with their own number.
 
     Where there are more, those with the least time become one per kind, so that sums stay whole.
 
     Args:
-        column: (n,) int32 or int8, the number of each record's group; -1 not known.
+        column: (n,) integers, the number of each record's group; -1 not known.
         figures: Of each record.
-        kind: (n,) int8, the kind of each record; None: all are of one kind.
+        kind: (n,) integers, the kind of each record; None: all are of one kind.
+        most: How many groups there may be, besides that of what is not known.
     """
     kind = np.zeros(len(column), np.int8) if kind is None else kind
     number, first, place = _distinct(column)
     merged = np.zeros(len(number), np.int64)
-    if len(number) > MOST_GROUPS + 1:
+    if len(number) > most + 1:
         longest = np.argsort(-np.bincount(place, figures.duration_ns), kind="stable")
-        number, merged, first, place = _bounded(number, first, place, longest, kind)
+        small = np.sort(longest[number[longest] >= 0][most:])
+        number, merged, first, place = _bounded(number, first, place, small, kind)
     sums = figures.summed(place, len(number))
     mean_mhz, lost_ns, half_ns = _clock(sums)
     time_ns = np.rint(sums.duration_ns).astype(np.int64)
@@ -242,6 +255,35 @@ def group_totals(
         lost_ns=lost_ns[order],
         half_ns=half_ns[order],
     )
+
+
+def step_groups(
+    row: Int32s | Int8s,
+    steps: int,
+    column: Int32s | Int8s,
+    figures: RecordFigures,
+    kind: Int32s | Int8s | None = None,
+) -> tuple[GroupTotals, ...]:
+    """Compute the groups of each of `steps` steps, as `group_totals` does for a whole file.
+
+    Of those of all steps together the `MOST_OF_STEPS` longest have their own numbers.
+
+    Args:
+        row: (n,) int32, the index of the step that launched each record; -1 none.
+        steps: How many steps there are.
+        column: (n,) int32 or int8, the number of each record's group; -1 not known.
+        figures: Of each record.
+        kind: (n,) int8, the kind of each record; None: all are of one kind.
+    """
+    values, kinds = int(column.max(initial=-1)) + 2, len(KERNEL_CLASSES)
+    of_row = row.astype(np.int64)
+    number = np.where(of_row < 0, -1, of_row * values + column + 1)
+    kind = np.zeros(len(column), np.int8) if kind is None else kind
+    found = group_totals(number, figures, of_row * kinds + kind, MOST_OF_STEPS)
+    group = np.where(found.group < 0, found.group, found.group % values - 1)
+    of_group = found.kind // kinds
+    found = replace(found, group=group, kind=found.kind % kinds)
+    return tuple(found.take(np.flatnonzero(of_group == step)) for step in range(steps))
 
 
 def places_in(totals: GroupTotals, column: Int32s | Int8s) -> Int64s:
@@ -300,18 +342,17 @@ def _distinct(column: Int32s | Int8s | Int64s) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def _bounded(
-    number: Int64s, first: Int64s, place: Int64s, longest: Int64s, kind: Int8s | Int32s
+    number: Int64s, first: Int64s, place: Int64s, small: Int64s, kind: Int8s | Int32s | Int64s
 ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    """Merge the shortest groups by kind; return numbers, merged counts, first records and places.
+    """Merge small groups by kind; return numbers, merged counts, first records and places.
 
     Args:
         number: (g,) int64, the groups' numbers.
         first: (g,) int64, the first record of each group.
         place: (n,) int64, index of each record's group.
-        longest: (g,) int64, indices of the groups, longest first.
+        small: int64, rising indices of the groups to merge.
         kind: (n,) the kind of each record.
     """
-    small = np.sort(longest[number[longest] >= 0][MOST_GROUPS:])
     large = np.setdiff1d(np.arange(len(number)), small, assume_unique=True)
     kinds, which = np.unique(kind[first[small]], return_inverse=True)
     first_of_kind = np.full(len(kinds), len(place))
@@ -350,52 +391,3 @@ def _clock(sums: RecordFigures) -> tuple[Float64s, Float64s, Float64s]:
     half_mhz = error_mhz + np.where(off_mhz > error_mhz, off_mhz, 0.0)
     per_mhz = sums.shared_ns / sums.reference_mhz
     return mean_mhz, below_mhz * per_mhz, half_mhz * per_mhz
-
-
-# For how long each class ran with nothing at the same time that hides it.
-
-
-def exposed_by_class_ns(timeline: DeviceTimeline, masks: BusyMasks) -> Int64s:
-    """Compute for how long each class ran exposed, over the whole file: (classes,) int64 ns.
-
-    A class of compute is exposed while no other class of compute runs; communication and copies
-    beside it do not hide it, as it hides them. Communication is exposed while no compute runs,
-    copies while neither does, fills while no copy does either. No ns counts for two classes:
-    communication, copies and fills sum to the waterfall's rows, and the classes of compute to its
-    compute less the time in which several of them run at once.
-    """
-    copies_ns = {way: length_ns(mask) for way, mask in masks.exposed_copy_by.items()}
-    exposed_ns = _alone_ns(timeline)
-    exposed_ns[KernelClass.COMM] = length_ns(masks.exposed_comm)
-    exposed_ns[KernelClass.MEMSET] = copies_ns.pop(CopyDirection.MEMSET)
-    exposed_ns[KernelClass.MEMCPY] = sum(copies_ns.values())
-    return exposed_ns
-
-
-def _alone_ns(timeline: DeviceTimeline) -> Int64s:
-    """Compute for how long just one class of compute runs, by class: (classes,) int64 ns."""
-    length = timeline.end_ns - timeline.start_ns
-    rows = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES) & (length > 0))
-    start_ns, end_ns = timeline.start_ns.take(rows), timeline.end_ns.take(rows)
-    kernel_class = timeline.kernel_class.take(rows)
-    # Few records overlap others: only their unions by class are walked through.
-    apart = start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]
-    edge = np.ones(min(len(rows), 1), bool)
-    lonely = np.concatenate((edge, apart)) & np.concatenate((apart, edge))
-    total = np.zeros(len(KERNEL_CLASSES))
-    total += np.bincount(kernel_class[lonely], length[rows[lonely]], len(total))
-    crowded = np.flatnonzero(~lonely)
-    masks = [
-        (kind, union(start_ns[mine], end_ns[mine]))
-        for kind in np.unique(kernel_class[crowded]).tolist()
-        for mine in (crowded[kernel_class[crowded] == kind],)
-    ]
-    if masks:
-        t_ns = np.concatenate([each for _, mask in masks for each in (mask.start_ns, mask.end_ns)])
-        change = np.concatenate([np.repeat([1, -1], len(mask)) for _, mask in masks])
-        kinds = np.repeat([kind for kind, _ in masks], [2 * len(mask) for _, mask in masks])
-        order = np.argsort(t_ns, kind="stable")
-        running, kind = np.cumsum(change[order])[:-1], np.cumsum((change * kinds)[order])[:-1]
-        single, between_ns = running == 1, np.diff(t_ns[order])
-        total += np.bincount(kind[single], between_ns[single], len(total))
-    return total.astype(np.int64)

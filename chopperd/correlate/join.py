@@ -28,16 +28,17 @@ from chopperd.correlate.clock.signal import (
     RunningClass,
     achieved_period_ns,
 )
+from chopperd.correlate.contention import exposed_by_class_ns
 from chopperd.correlate.efficiency import EfficiencyTotals, MatrixKernels, type_times_ns
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.groups import (
     GroupSums,
     GroupTotals,
     add_alike,
-    exposed_by_class_ns,
     group_totals,
     places_in,
     record_figures,
+    step_groups,
 )
 from chopperd.correlate.holding import HeldTotals, held_totals
 from chopperd.correlate.intervals import lengths_ns
@@ -53,6 +54,7 @@ from chopperd.correlate.waterfall import (
     idle_split,
     launched_ns,
     phase_busy_ns,
+    row_of_steps,
     step_windows,
 )
 from chopperd.model.arrays import Float64s, Int8s, Int64s
@@ -139,6 +141,8 @@ class JoinedDevice:
     traffic: Traffic
     held: HeldTotals | None  # None where the stacks of the host were not read
     efficiency: EfficiencyTotals
+    #: By `families`, `operations`, `layers`, `annotations` and `phases`, of each step's launches.
+    steps: Mapping[str, tuple[GroupTotals, ...]]
     #: By `family`, `operation`, `layer` and `annotation`.
     work: Mapping[str, GroupWork]
     #: Matrix kernels' time by `DType`, (r, types) int64, and compute kernels', (r,) int64, ns.
@@ -179,8 +183,10 @@ def join_device(
         sample_t_ns, sample_mhz = clocks.samples.t_ns, clocks.samples.clock_mhz
     figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns, sample_mhz)
     numbers = timeline.family, timeline.operation, timeline.layer, timeline.annotation
-    columns, figures = add_alike((timeline.kernel_class, timeline.phase, *numbers), figures)
-    kernel_class, phase, family, operation, layer, annotation = columns
+    step = row_of_steps(timeline)[timeline.step].astype(np.int32)
+    columns, figures = add_alike((step, timeline.kernel_class, timeline.phase, *numbers), figures)
+    row, kernel_class, phase, family, operation, layer, annotation = columns
+    of_steps = partial(step_groups, row, len(timeline.windows))
     groups = {
         "family": group_totals(family, figures, kernel_class),
         "operation": group_totals(operation, figures),
@@ -202,6 +208,13 @@ def join_device(
         layers=groups["layer"],
         annotations=groups["annotation"],
         phases=group_totals(phase, figures),
+        steps={
+            "families": of_steps(family, figures, kernel_class),
+            "operations": of_steps(operation, figures),
+            "layers": of_steps(layer, figures),
+            "annotations": of_steps(annotation, figures),
+            "phases": of_steps(phase, figures),
+        },
         traffic=traffic,
         held=None
         if stacks is None

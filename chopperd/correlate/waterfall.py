@@ -347,7 +347,7 @@ class RowSums:
     """
 
     def __init__(self, timeline: DeviceTimeline, records: Int64s) -> None:
-        row = _row_of_steps(timeline)[timeline.step[records]]
+        row = row_of_steps(timeline)[timeline.step[records]]
         # Neighbours are mostly of one row: numbers are added up run by run of them.
         self._first = np.flatnonzero(np.diff(row, prepend=-2))
         self._length = np.diff(self._first, append=len(row))
@@ -378,7 +378,7 @@ class RowSums:
         return np.rint(np.concatenate((sums[1:], [sums.sum(axis=0)]))).astype(np.int64)
 
 
-def _row_of_steps(timeline: DeviceTimeline) -> Int64s:
+def row_of_steps(timeline: DeviceTimeline) -> Int64s:
     """Return each step's row, -1 without one: (s + 1,) int64; the last is that of step -1."""
     steps = np.array([window.step for window in timeline.windows], np.int64)
     last = max(int(steps.max(initial=-1)), int(timeline.step.max(initial=-1)))

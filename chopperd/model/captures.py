@@ -142,9 +142,9 @@ class StepPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKernels:
-    """What one device ran over one capture's trace, in which a step lies, as its row of totals.
+    """The kernels that one step launched on one device, in sums.
 
-    The lists that were not asked for are empty.
+    The lists that were not asked for are empty, and all of steps that an older version stored.
     """
 
     job: str | None

@@ -49,7 +49,7 @@ class StepSource(Protocol):
         """Return the rows of a step number on all devices, in all jobs and runs."""
 
     def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
-        """Return the kernels of the captures that contain a step."""
+        """Return the kernels that a step launched on each device."""
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
         """Return the report on the newest capture (of `job`, if given).

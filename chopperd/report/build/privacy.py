@@ -155,7 +155,12 @@ def _digest(name: str) -> str:
 
 
 def _classes(row: Row) -> tuple[Family, ...]:
-    """Return one family for each class, longest first, with the clock and the loss of the class."""
+    """Return one family for each class, longest first, with the clock and the loss of the class.
+
+    Of a step they are sums over its families, without clocks.
+    """
+    if not row.classes:
+        return _summed(row.families)
     reasons = {family.class_: family.beta_reason for family in row.families}
     return tuple(
         copied(
@@ -167,3 +172,20 @@ def _classes(row: Row) -> tuple[Family, ...]:
         )
         for each in sorted(row.classes, key=lambda each: -each.total_ns)
     )
+
+
+def _summed(families: Sequence[Family]) -> tuple[Family, ...]:
+    found: dict[str, Family] = {}
+    for each in families:
+        known = found.get(each.class_)
+        found[each.class_] = Family(
+            name=each.class_,
+            class_=each.class_,
+            count=each.count + (known.count if known else 0),
+            time_ns=each.time_ns + (known.time_ns if known else 0),
+            mean_mhz=None,
+            samples=each.samples + (known.samples if known else 0),
+            lost_ns=None,
+            beta_reason=each.beta_reason,
+        )
+    return tuple(sorted(found.values(), key=lambda each: -each.time_ns))

@@ -132,21 +132,31 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
             row,
             launched_ns=None,
             foreign_ns=None,
-            families=families_of(
-                joined.families, timeline.families, traffic.contention, joined.work["family"]
-            ),
             classes=classes_of(joined.classes, joined.class_exposed_ns),
-            by_operation=parts_of(joined.operations, timeline.operations, joined.work["operation"]),
-            by_layer=parts_of(joined.layers, timeline.layers, joined.work["layer"]),
-            by_phase=parts_of(joined.phases, PHASE_LABELS),
-            by_annotation=parts_of(
-                joined.annotations, timeline.annotations, joined.work["annotation"]
-            ),
         )
     else:
         micro_steps = _micro_steps(timeline.steps[window.step], device, meta)
         row = replace(row, tail=window.tail, micro_steps=micro_steps)
-    return _with_clocks(row, clocked, index)
+    return _with_clocks(_with_parts(row, joined, timeline, index), clocked, index)
+
+
+def _with_parts(row: Row, joined: JoinedDevice, timeline: Timeline, index: int) -> Row:
+    """Add the work by family and the like: of a step's launches, or of the whole file."""
+    is_step = index < len(joined.timeline.windows)
+    groups = {
+        name: each[index] if is_step else getattr(joined, name)
+        for name, each in joined.steps.items()
+    }
+    work = {} if is_step else joined.work
+    contention = None if is_step else joined.traffic.contention
+    return replace(
+        row,
+        families=families_of(groups["families"], timeline.families, contention, work.get("family")),
+        by_operation=parts_of(groups["operations"], timeline.operations, work.get("operation")),
+        by_layer=parts_of(groups["layers"], timeline.layers, work.get("layer")),
+        by_phase=parts_of(groups["phases"], PHASE_LABELS),
+        by_annotation=parts_of(groups["annotations"], timeline.annotations, work.get("annotation")),
+    )
 
 
 def _identified(timeline: Timeline, step: int | None, meta: TraceMeta) -> Row:

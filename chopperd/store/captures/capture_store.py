@@ -213,7 +213,7 @@ class CaptureStore:
         return self._database.read(lambda db: queries.step_rows(db, step, query, viewer))
 
     def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
-        """Return the kernels of devices that ran a step, over the captures that hold it."""
+        """Return the kernels that a step launched on each device; see `step`."""
         return self._database.read(lambda db: queries.step_kernels(db, step, query, viewer))
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
@@ -326,7 +326,7 @@ def _drop_captures(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> i
         "SELECT id FROM captures WHERE changed_unix_ns < ? ORDER BY changed_unix_ns, id LIMIT ?",
         (before_unix_ns, most),
     ).fetchall()
-    for table in ("reports", "documents", "steps", "totals"):
+    for table in ("reports", "documents", "steps"):
         db.executemany(f"DELETE FROM {table} WHERE capture = ?", found)
     db.executemany("UPDATE traces SET capture = NULL WHERE capture = ?", found)
     db.executemany("DELETE FROM captures WHERE id = ?", found)

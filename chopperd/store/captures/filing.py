@@ -342,7 +342,7 @@ def _absorb(db: sqlite3.Connection, other: int, capture: int) -> None:
         "(SELECT step_count FROM captures WHERE id = ?) WHERE id = ?",
         (other, capture),
     )
-    for table in ("traces", "reports", "steps", "totals"):
+    for table in ("traces", "reports", "steps"):
         db.execute(f"UPDATE {table} SET capture = ? WHERE capture = ?", (capture, other))
     db.execute("UPDATE OR IGNORE documents SET capture = ? WHERE capture = ?", (capture, other))
     db.execute("DELETE FROM documents WHERE capture = ?", (other,))

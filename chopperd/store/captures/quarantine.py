@@ -22,7 +22,7 @@ from chopperd.store.captures.schema import COMMON_OWNER, DamagedError, check_our
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
 _QUARANTINED: Final = re.compile(r"\.(damaged|newer)-[0-9]+")
 #: Tables in the order of copying: what others refer to comes first.
-_TABLES: Final = ("traces", "captures", "reports", "documents", "steps", "totals", "drops")
+_TABLES: Final = ("traces", "captures", "reports", "documents", "steps", "drops")
 _ROWS_AT_ONCE: Final = 256
 #: Row numbers tried one by one after an unreadable row if no index has the next.
 _NEAR_ROWS: Final = 4096
@@ -219,8 +219,8 @@ def _known_rowids(connection: sqlite3.Connection, table: str) -> tuple[list[int]
 
 
 def _rowid_queries(connection: sqlite3.Connection, table: str) -> list[str]:
-    if table == "documents":  # has no index; each capture with totals has one document
-        return ["SELECT DISTINCT capture FROM totals INDEXED BY totals_by_capture"]
+    if table == "documents":  # has no index; each capture with steps has one document
+        return ["SELECT DISTINCT capture FROM steps INDEXED BY steps_by_capture"]
     found = connection.execute(
         "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?", (table,)
     )
@@ -243,7 +243,7 @@ def _is_sound(table: str, row: dict[str, object]) -> bool:
 
 def _without_orphans(target: sqlite3.Connection) -> int:
     """Delete rows whose capture has no row in `captures`; return how many there were."""
-    tables = ("reports", "documents", "steps", "totals")
+    tables = ("reports", "documents", "steps")
     statements = (
         f"DELETE FROM {table} WHERE capture NOT IN (SELECT id FROM captures)" for table in tables
     )

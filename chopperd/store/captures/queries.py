@@ -116,27 +116,24 @@ def step_rows(
     Ranks of a step may have come in several captures. Where two captures hold it for the same rank
     and device, the step ran twice, and only the newer run of it is returned, whole.
     """
-    found = _step_bodies(connection, step, query, viewer)
-    return tuple(_rows(body for *_, body in found))
+    where = _matching(query, viewer)
+    where.add("+step = ?", step)
+    where.among("capture", _captures_of(connection, step, query, viewer))
+    found = connection.execute(
+        f"SELECT body FROM steps{where.sql} ORDER BY job, run, rank, device, twin, capture",
+        where.values,
+    )
+    return tuple(_rows(body for (body,) in found))
 
 
 def step_kernels(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> tuple[DeviceKernels, ...]:
-    """Return the kernels of devices that ran a step, over the captures that hold it."""
-    wanted = {key[:3] for key in _step_bodies(connection, step, query, viewer)}
-    where = Conditions(viewer)
-    where.among("capture", {capture for capture, _, _ in wanted})
-    found = connection.execute(
-        f"SELECT capture, rank, device, job, run, body FROM totals JOIN "
-        f"(SELECT id, job, run FROM captures) ON id = capture{where.sql} "
-        "ORDER BY job, run, rank, device",
-        where.values,
-    )
+    """Return the kernels that a step launched on each device, as `step_rows` chooses them."""
     return tuple(
         DeviceKernels(
-            job=job,
-            run=run,
+            job=row.job,
+            run=row.run,
             rank=row.rank,
             device=row.device,
             gpu=row.gpu,
@@ -146,8 +143,8 @@ def step_kernels(
             by_phase=row.by_phase,
             by_annotation=row.by_annotation,
         )
-        for capture, rank, device, job, run, body in found
-        if (capture, rank, device) in wanted and (row := row_of(body)) is not None
+        for row in step_rows(connection, step, query, viewer)
+        if not row.host_only
     )
 
 
@@ -250,20 +247,6 @@ def _captures_of(
             covered[of] |= mine
             chosen.append(capture)
     return chosen
-
-
-def _step_bodies(
-    connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
-) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield capture, rank, device and body of a step's rows in the captures of `_captures_of`."""
-    where = _matching(query, viewer)
-    where.add("+step = ?", step)
-    where.among("capture", _captures_of(connection, step, query, viewer))
-    yield from connection.execute(
-        f"SELECT capture, rank, device, body FROM steps{where.sql} "
-        "ORDER BY job, run, rank, device, twin, capture",
-        where.values,
-    )
 
 
 def _rows(bodies: Iterable[bytes]) -> Iterator[Row]:

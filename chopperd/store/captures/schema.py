@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from chopperd.model.captures import DropQuery, DropState, GpuDrop, TraceEntry, TraceState
-from chopperd.model.report import ReportDocument, without_parts
+from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_MS, NS_PER_S
 
@@ -98,7 +98,10 @@ _QUARANTINE: Final[Migration] = (
 #: A trace's `RunIdentity` as MessagePack; null in older rows.
 _IDENTITIES: Final[Migration] = ("ALTER TABLE traces ADD COLUMN identity BLOB",)
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE, _IDENTITIES)
+#: Kernels are stored with the steps that launched them.
+_NO_TOTALS: Final[Migration] = ("DROP TABLE totals",)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE, _IDENTITIES, _NO_TOTALS)
 
 
 #: In a query: the owner of all rows of a group, if there is one.
@@ -202,7 +205,6 @@ Stored = TypeVar("Stored")
 _UNKNOWN: Final = -1
 
 _STEP: Final = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_TOTALS: Final = "INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?)"
 #: Fields of a `TraceEntry` in columns of the same name; `filing` sets the one of its capture.
 _OF_TRACE: Final = (
     *("id", "name", "job", "owner_uid", "state", "reason", "stored_bytes"),
@@ -287,29 +289,20 @@ def write_document(
     job, run, owner_uid, step_count = found
     query = f"SELECT rank, {COMMON_OWNER} FROM traces WHERE capture = ? GROUP BY rank"
     owners = dict(db.execute(query, (capture_id,)).fetchall())  # else of all, if unambiguous
-    for table in ("steps", "totals"):
-        db.execute(f"DELETE FROM {table} WHERE capture = ?", (capture_id,))
+    db.execute("DELETE FROM steps WHERE capture = ?", (capture_id,))
     twins: Counter[tuple[int, int, int]] = Counter()
     steps = []
     for row in document.steps:
         key = (_ordered(row.step), _ordered(row.rank), _ordered(row.device))
         start_ns = row.marker_start_unix_ns if row.start_unix_ns is None else row.start_unix_ns
         order_ns = capture_id * NS_PER_MS if start_ns is None else start_ns
-        # Found by these, and stored with that job and run, without its parts.
+        # Found by these, and stored with that job and run, without its holders.
         found_by = (job, run, row.gpu, owners.get(row.rank, owner_uid))
-        stored = packed(replace(without_parts(row), job=job, run=run))
+        stored = packed(replace(row, held=(), job=job, run=run))
         is_timed = int(start_ns is not None)
         steps.append((capture_id, order_ns, is_timed, *key, twins[key], *found_by, stored))
         twins[key] += 1
-    totals = [
-        (
-            *(capture_id, _ordered(row.rank), _ordered(row.device)),
-            *(row.gpu, owners.get(row.rank, owner_uid), packed(row)),
-        )
-        for row in document.totals
-    ]
     db.executemany(_STEP, steps)
-    db.executemany(_TOTALS, totals)
     db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?)", (capture_id, body))
     db.execute("UPDATE captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id))
     return len(document.steps) - int(step_count)

@@ -84,7 +84,7 @@ def test_a_bad_page_of_steps_costs_the_rows_on_it_only(path: Path) -> None:
         assert store.live().set_aside is None
 
 
-@pytest.mark.parametrize("table", ["traces", "captures", "reports", "documents", "totals"])
+@pytest.mark.parametrize("table", ["traces", "captures", "reports", "documents"])
 def test_a_bad_page_of_any_table_leaves_the_step_rows(path: Path, table: str) -> None:
     """Captures are made again from their traces, so that none of their steps is orphaned."""
     spoil(path, pages_of(path, table)[0])
@@ -124,7 +124,7 @@ def test_rows_whose_bodies_were_changed_are_lost_and_counted(path: Path) -> None
 
 
 def test_what_is_still_in_the_log_of_a_damaged_store_is_salvaged(path: Path) -> None:
-    page = pages_of(path, "totals_by_capture")[0]
+    page = pages_of(path, "steps_by_capture")[0]
     store = opened(path)
     store_capture(store, 99)
     copies = {file.name: file.read_bytes() for file in path.parent.iterdir()}

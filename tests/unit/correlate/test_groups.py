@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
+from chopperd.correlate.contention import exposed_by_class_ns
 from chopperd.correlate.groups import (
     MOST_GROUPS,
     OTHER,
     GroupTotals,
     RecordFigures,
     add_alike,
-    exposed_by_class_ns,
     group_totals,
     record_figures,
+    step_groups,
 )
 from chopperd.correlate.join import join_device
 from chopperd.correlate.waterfall import busy_masks
@@ -351,3 +352,35 @@ def test_a_class_is_exposed_while_nothing_that_hides_it_runs() -> None:
     norm, comm = KernelClass.NORM, KernelClass.COMM
     records = [Rec(0, 100), Rec(50, 120), Rec(110, 150, kind=norm), Rec(100, 200, kind=comm)]
     assert exposed(records) == {KernelClass.GEMM: 110, norm: 30, comm: 50}
+
+
+@pytest.mark.parametrize("most", [MOST_GROUPS, 3])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_groups_of_steps_are_sums_over_their_launches(most: int, seed: int) -> None:
+    """Against adding up record by record; with little room each step still sums to its records."""
+    dice = Random(seed)
+    records = [
+        Rec(
+            start,
+            start + dice.randrange(1, 9),
+            dice.choice((KernelClass.GEMM, KernelClass.COMM)),
+            step=dice.randrange(-1, 3),
+            layer=dice.randrange(-1, 4),
+        )
+        for start in range(0, 10 * dice.randrange(1, 30), 10)
+    ]
+    timeline = device(records)
+    figures = record_figures(timeline, None, None, np.empty(0, np.int64), np.empty(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chopperd.correlate.groups.MOST_OF_STEPS", most)
+        found = step_groups(timeline.step, 3, timeline.layer, figures, timeline.kernel_class)
+    for step, groups in enumerate(found):
+        mine = [each for each in records if each.step == step]
+        assert groups.time_ns.sum() == sum(each.end - each.start for each in mine)
+        assert groups.count.sum() == len(mine)
+        for group, time_ns, count in zip(groups.group, groups.time_ns, groups.count, strict=True):
+            its = [each for each in mine if each.layer == group]
+            assert group == OTHER or count == len(its)
+            assert group == OTHER or time_ns == sum(each.end - each.start for each in its)
+        assert OTHER not in groups.group or most == 3

@@ -71,6 +71,19 @@ def test_classes_have_their_own_figures_and_what_is_unknown_stays_unknown() -> N
     assert (gemm.lost_low_ns, gemm.lost_high_ns) == (49, 51)
 
 
+def test_families_of_a_step_are_one_for_each_class() -> None:
+    """Added up by hand; clocks of a class are not those of its families."""
+    gemms = [several(), msgspec.structs.replace(several(), name="secret", time_ns=7, samples=2)]
+    row = replace(document().totals[0], families=tuple(gemms), classes=())
+    (shown,) = with_names(replace(document(), totals=(row,)), "classes").totals
+    (summed,) = shown.families
+    assert summed.name == summed.class_ == several().class_
+    assert summed.time_ns == several().time_ns + 7
+    assert summed.count == 2 * several().count
+    assert summed.samples == several().samples + 2
+    assert (summed.mean_mhz, summed.lost_ns) == (None, None)
+
+
 @pytest.mark.parametrize("names", ["full", "hashed", "classes"])
 def test_a_document_made_of_covered_reports_is_the_covered_document(names: Names) -> None:
     """A trace's report is covered before anything else sees it, with the same outcome."""

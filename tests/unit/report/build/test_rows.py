@@ -52,6 +52,17 @@ def test_the_total_is_of_the_whole_file_and_owns_no_launches() -> None:
     }
 
 
+def test_a_step_has_the_families_of_its_own_launches() -> None:
+    """Of three steps with 80 ms of compute and 20 ms of communication each."""
+    for step in (draft.row for draft in reported(Job()).steps):
+        assert {(f.name, f.class_, f.count, f.time_ns) for f in step.families} == {
+            ("gemm", "gemm", 1, 80 * MS),
+            ("ncclDevKernel_AllReduce", "comm", 1, 20 * MS),
+        }
+        for parts in (step.by_operation, step.by_layer, step.by_phase, step.by_annotation):
+            assert [(each.count, each.time_ns) for each in parts] == [(2, 100 * MS)]
+
+
 def test_what_launched_the_work_is_unknown_where_the_trace_does_not_tell() -> None:
     """3 x 100 ms by bare runtime calls: no operator, no module, no backward pass."""
     (total,) = (draft.row for draft in reported(Job()).totals)
