@@ -9,10 +9,12 @@ import numpy as np
 from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector, DropRules
 from chopperd.live.integrals import BusyRatio, GapRule
+from chopperd.model.arrays import Int64s
 from chopperd.model.captures import ClockDrop, GpuDrop
 from chopperd.model.devices import GpuInfo
 from chopperd.model.live import DropTotals
-from chopperd.sampling.memory.layout import Records
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
+from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.units import NS_PER_S, TimeTriple
 
 #: Samples with a lower busy ratio are ignored: they do not show the clock of work.
@@ -146,6 +148,48 @@ def drops_in(
     found.add(records, period_ns)
     last_ns = int(records["t_mono_ns"][-1])
     return found.news(info, TimeTriple(unix_ns=last_ns, mono_ns=last_ns, boot_ns=last_ns))
+
+
+def drops_between(
+    samples: GpuSamples, begin_ns: int, end_ns: int, *, used_ns: tuple[int, int], step_s: float
+) -> list[GpuDrop]:
+    """Return the drops in stored samples that overlap `[begin_ns, end_ns)`, Unix ns.
+
+    One that had not ended with the samples has no end.
+
+    Args:
+        samples: Of a GPU.
+        begin_ns: Begin of the time.
+        end_ns: Its end.
+        used_ns: The time whose samples are used, which is longer at both ends: a drop is found
+            against the minute before it, and a second after it began.
+        step_s: The length of a step, 0 unknown; no mean is over less.
+    """
+    records = records_of(samples, slice(*samples.t_unix_ns.searchsorted(used_ns)))
+    period_ns, rules = median_spacing_ns(records["t_mono_ns"]), DropRules(step_s=step_s)
+    return [
+        each
+        for each in drops_in(records, samples.gpu, period_ns, rules)
+        if each.begin_unix_ns < end_ns and (each.end_unix_ns is None or each.end_unix_ns > begin_ns)
+    ]
+
+
+def median_spacing_ns(t_ns: Int64s) -> int:
+    """Return the median time between neighbouring samples; 0 with fewer than two."""
+    return round(float(np.median(np.diff(t_ns)))) if len(t_ns) > 1 else 0
+
+
+def records_of(samples: GpuSamples, rows: slice = slice(None)) -> Records:
+    """Return stored samples as records whose times are Unix times."""
+    t_unix_ns = samples.t_unix_ns[rows]
+    records = np.zeros(len(t_unix_ns), RECORD)
+    records["t_mono_ns"], records["causes"] = t_unix_ns, samples.causes[rows]
+    for name in VALUE_COLUMNS:
+        records[name] = getattr(samples, name)[rows]
+    records["limited_ns"], records["die_clocks_mhz"] = np.nan, NO_DIE
+    for cause, limited_ns in samples.limited_ns.items():
+        records["limited_ns"][:, cause] = limited_ns[rows]
+    return records
 
 
 class DropQueue:

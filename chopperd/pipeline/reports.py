@@ -312,22 +312,27 @@ def report_file(
     fits = fits_by_signal(timeline, trace, of_its_time, options.join)
     best = {device: (each.best, each.why_not) for device, each in fits.items()}
     join = replace(options.join, by_signal=best)
-    report = report_trace(trace, timeline, of_its_time, join, _drops_between)
+    report = report_trace(trace, timeline, of_its_time, join, drops_between)
     guesses = one_of_several and bool(guessed_gpus(report))
     if not guesses and not any(gpu for gpu, _ in best.values()):
         return FileReport(report=report, fits=fits)
     untold = {device: (None, each.why_not) for device, each in fits.items()}
     sure = replace(join, guess=join.guess and not guesses, by_signal=untold)
-    certain = report_trace(trace, timeline, of_its_time, sure, _drops_between)
+    certain = report_trace(trace, timeline, of_its_time, sure, drops_between)
     return FileReport(report=report, certain=certain, fits=fits)
 
 
-def _drops_between(
+def drops_between(
     samples: GpuSamples, begin_ns: int, end_ns: int, step_s: float
 ) -> Sequence[GpuDrop]:
-    from chopperd.pipeline.sampled import drops_between  # noqa: PLC0415 - only with samples
+    """Return the drops of a GPU's busy clock in `[begin_ns, end_ns)` by the rule of the live ones.
 
-    return drops_between(samples, begin_ns, end_ns, step_s)
+    `step_s`: the length of a step, 0 unknown; no mean is over less.
+    """
+    from chopperd.live import drops  # noqa: PLC0415 - only with samples
+
+    used_ns = begin_ns - HISTORY_NS, end_ns + MARGIN_NS
+    return drops.drops_between(samples, begin_ns, end_ns, used_ns=used_ns, step_s=step_s)
 
 
 def join_input(

@@ -13,26 +13,16 @@ import numpy as np
 
 from chopperd import __version__
 from chopperd.correlate.clock.governing import governed
-from chopperd.correlate.drops import DropRules
 from chopperd.correlate.peers import MIN_PEERS, Peers, peers_of, wander_ratio
-from chopperd.live.drops import drops_in
+from chopperd.live.drops import drops_in, median_spacing_ns, records_of
 from chopperd.live.integrals import BusyRatio, LiveIntegrals
 from chopperd.live.readings import BusyClock, BusyClocks
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.captures import GpuDrop
 from chopperd.model.live import LiveTotals
 from chopperd.model.report import Generated, Note
-from chopperd.model.samples import (
-    VALUE_COLUMNS,
-    BusyPeers,
-    GpuSamples,
-    SampledGpu,
-    SampleSet,
-    SamplesReport,
-)
+from chopperd.model.samples import BusyPeers, GpuSamples, SampledGpu, SampleSet, SamplesReport
 from chopperd.report.build.rows import rfc3339
-from chopperd.report.build.trace_report import HISTORY_NS, MARGIN_NS
-from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.units import HZ_PER_MHZ, NS_PER_S
 
 #: A GPU is named from so far below its peers on, with the low end of its interval: twice the
@@ -112,9 +102,9 @@ class _Track:
 
     @classmethod
     def of(cls, samples: GpuSamples, asked_hz: float | None) -> "_Track":
-        records = _records(samples)
+        records = records_of(samples)
         integrals = LiveIntegrals(samples.gpu)
-        period_ns = round(NS_PER_S / asked_hz) if asked_hz else _median_ns(samples.t_unix_ns)
+        period_ns = round(NS_PER_S / asked_hz) if asked_hz else median_spacing_ns(samples.t_unix_ns)
         integrals.add(records, period_ns)
         busy_ratio = BusyRatio(samples.gpu).at(records) if len(records) else np.zeros(0)
         return cls(
@@ -129,40 +119,6 @@ class _Track:
         """Return the mean of a column over busy samples; None if it is never known."""
         known = column[self.is_busy & np.isfinite(column)]
         return float(known.mean()) if len(known) else None
-
-
-def _median_ns(t_ns: Int64s) -> int:
-    return round(float(np.median(np.diff(t_ns)))) if len(t_ns) > 1 else 0
-
-
-def drops_between(
-    samples: GpuSamples, begin_ns: int, end_ns: int, step_s: float
-) -> Sequence[GpuDrop]:
-    """Return the drops of a GPU's busy clock that overlap `[begin_ns, end_ns)`, Unix ns.
-
-    By the rule of the live drops, over the samples from `HISTORY_NS` before until `MARGIN_NS`
-    after; one that lasts longer has no end. `step_s`: the length of a step; no mean is over less.
-    """
-    first, last = samples.t_unix_ns.searchsorted((begin_ns - HISTORY_NS, end_ns + MARGIN_NS))
-    records = _records(samples, slice(first, last))
-    period_ns, rules = _median_ns(records["t_mono_ns"]), DropRules(step_s=step_s)
-    return [
-        each
-        for each in drops_in(records, samples.gpu, period_ns, rules)
-        if each.begin_unix_ns < end_ns and (each.end_unix_ns is None or each.end_unix_ns > begin_ns)
-    ]
-
-
-def _records(samples: GpuSamples, rows: slice = slice(None)) -> Records:
-    t_unix_ns = samples.t_unix_ns[rows]
-    records = np.zeros(len(t_unix_ns), RECORD)
-    records["t_mono_ns"], records["causes"] = t_unix_ns, samples.causes[rows]
-    for name in VALUE_COLUMNS:
-        records[name] = getattr(samples, name)[rows]
-    records["limited_ns"], records["die_clocks_mhz"] = np.nan, NO_DIE
-    for cause, limited_ns in samples.limited_ns.items():
-        records["limited_ns"][:, cause] = limited_ns[rows]
-    return records
 
 
 def _gpu(track: _Track, peers: BusyPeers | None) -> SampledGpu:

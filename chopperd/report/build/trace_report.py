@@ -45,7 +45,7 @@ _FAMILIES_NAMED: Final = 8
 _OF_ANOTHER: Final = frozenset({"time_axes_differ", "samples_contradict_trace"})
 
 #: Finds the drops of a GPU, from its samples, that overlap a time: begin and end (Unix ns, by the
-#: samples), and the length of a step in s (0 unknown). `chopperd.pipeline.sampled.drops_between`.
+#: samples), and the length of a step in s (0 unknown). `chopperd.pipeline.reports.drops_between`.
 FindDrops: TypeAlias = Callable[[GpuSamples, int, int, float], Sequence[GpuDrop]]
 
 

@@ -16,7 +16,7 @@ from chopperd.model.kinds import Cause
 from chopperd.model.run import device_map_of
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.trace import Trace
-from chopperd.pipeline.sampled import drops_between
+from chopperd.pipeline.reports import drops_between
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.document import StepSelection, build_document
 from chopperd.report.build.privacy import trace_with_names
