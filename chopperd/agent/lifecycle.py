@@ -61,16 +61,15 @@ def claimed_state(path: Path) -> StateFolder:
     Raises:
         ConfigError: Another agent has it; names its pid.
     """
+    lock_fd = None
     try:
         _make(path, _FOLDER_MODE)
         lock_fd = _locked(path)
-    except OSError as error:
-        return StateFolder(path=path, problem=_problem("state", path, error))
-    try:
         for name, mode in _STATE_MODES.items():
             _make(path / name, mode)
     except OSError as error:
-        os.close(lock_fd)
+        if lock_fd is not None:
+            os.close(lock_fd)
         return StateFolder(path=path, problem=_problem("state", path, error))
     return StateFolder(path=path, problem=None, lock_fd=lock_fd)
 
@@ -269,24 +268,21 @@ class Health:
     """Collects signs of life and faults of the agent's parts (`model.services.Health`)."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
+        #: Why a driver that had worked stays lost; None if it does not.
+        self.lost_driver: str | None = None
         self._worked_ns: dict[str, int] = {}
         self._alive: dict[str, Callable[[], bool]] = {}
-        self._lost_driver: str | None = None
         self._faults: Counter[GuardedPart] = Counter()
         self._lock = threading.Lock()
 
     def beat(self, part: str) -> None:
         """Store that a part of the main loop works now; after its first beat it must not stall."""
-        self._worked_ns[part] = self._clock.mono_ns()
+        self._worked_ns[part] = self.clock.mono_ns()
 
     def watch(self, part: str, is_alive: Callable[[], bool]) -> None:
         """Check from now on that a thread is alive."""
         self._alive[part] = is_alive
-
-    def note_lost_driver(self, reason: str | None) -> None:
-        """Store why a driver that had worked stays lost; None if it does not."""
-        self._lost_driver = reason
 
     def note_fault(self, part: GuardedPart) -> None:
         """Count an exception that a part survived; for any thread."""
@@ -300,28 +296,22 @@ class Health:
 
     def trouble(self) -> str | None:
         """Return why the agent is not healthy, as text for people; None if it is."""
-        now_ns = self._clock.mono_ns()
+        now_ns = self.clock.mono_ns()
         for part, worked_ns in tuple(self._worked_ns.items()):
             if now_ns - worked_ns > _STALLED_NS:
                 return f"{part} has not worked for {(now_ns - worked_ns) / NS_PER_S:.0f} s"
         for part, is_alive in tuple(self._alive.items()):
             if not is_alive():
                 return f"the {part} thread has ended"
-        return self._lost_driver
+        return self.lost_driver
 
 
 class Guard:
-    """Runs a part of the main loop; its exceptions are counted, and logged once a minute.
+    """Runs a part of the main loop; its exceptions are counted, and logged once a minute."""
 
-    Args:
-        health: Gets the part's beats and faults.
-    """
-
-    def __init__(self, part: GuardedPart, name: str, clock: Clock, health: Health) -> None:
-        self._part = part
-        self._name = name
-        self._health = health
-        self._logging = RepeatLimiter(clock)
+    def __init__(self, part: GuardedPart, name: str, health: Health) -> None:
+        self._part, self._name, self._health = part, name, health
+        self._logging = RepeatLimiter(health.clock)
         health.beat(name)
 
     def run(self, work: Callable[[], object]) -> bool:
@@ -342,3 +332,15 @@ class Guard:
             return False
         self._health.beat(self._name)
         return True
+
+
+@contextmanager
+def guarded(
+    message: str, *values: object, note_fault: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Log and count an exception in the block, which then ends."""
+    try:
+        yield
+    except Exception:
+        note_fault()
+        logger.exception(message, *values)

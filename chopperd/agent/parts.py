@@ -20,10 +20,11 @@ from chopperd.api.app import build_api, build_metrics
 from chopperd.api.listeners import Listener
 from chopperd.api.routing import ApiServices
 from chopperd.clock import Clock
-from chopperd.config.paths import node_name
-from chopperd.config.sections import Config
+from chopperd.config.paths import RECORDER_FOLDER, node_name
+from chopperd.config.sections import Config, RecorderConfig, StoreConfig
 from chopperd.errors import IngestError, IngestReason, StoreError
-from chopperd.export.rendering import MetricsText, profile_named
+from chopperd.export.metric import Profile
+from chopperd.export.rendering import MetricsText
 from chopperd.live.drops import DropQueue
 from chopperd.live.traced import TracedLedger
 from chopperd.model.captures import TraceEntry
@@ -37,6 +38,7 @@ from chopperd.model.live import (
 )
 from chopperd.model.services import Ingest, SnapshotSource, Upload
 from chopperd.report.forms.schema import formatted
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.reader import RecordedSamples
 
 if TYPE_CHECKING:
@@ -50,8 +52,6 @@ logger = logging.getLogger(__name__)
 _STORE: Final = "the store"
 _ARCHIVE: Final = "the flight recorder"
 _INGEST: Final = "the taking in of traces"
-_STORE_FILE: Final = "store.sqlite"
-_RECORDER_FOLDER: Final = "recorder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Parts:
         self._context = context
         self._problems: dict[str, str] = {}
         self._ledger = TracedLedger(context.clock)
-        self._recorded = RecordedSamples(context.state / _RECORDER_FOLDER)
+        self._recorded = RecordedSamples(context.state / RECORDER_FOLDER)
         self._deferred_ingest = DeferredIngest()
         self._archive: ArchiveThread | None = None
         self._keeper: StoreKeeper | None = None
@@ -143,14 +143,9 @@ class Parts:
 
     def set_paused(self, *, paused: bool) -> None:
         """Pause or resume ingest."""
-        ingest = self._ingest
-        if ingest is None or paused == self._is_paused:
-            return
-        self._is_paused = paused
-        if paused:
-            ingest.pause()
-        else:
-            ingest.resume()
+        if self._ingest is not None and paused != self._is_paused:
+            self._is_paused = paused
+            (self._ingest.pause if paused else self._ingest.resume)()
 
     def archive(self) -> ArchiveLive:
         """Return the flight recorder's state."""
@@ -167,8 +162,8 @@ class Parts:
     def analysis(self) -> AnalysisLive:
         """Return the state of ingest."""
         if self._ingest is None:
-            mode, problem = self._context.config.analysis.mode, self._problems.get(_INGEST)
-            return AnalysisLive(mode=mode, trouble=problem)
+            mode = self._context.config.analysis.mode
+            return AnalysisLive(mode=mode, trouble=self._problems.get(_INGEST))
         return self._ingest.live()
 
     def traced(self, gpus: Iterable[GpuLive]) -> Mapping[str, TracedTotals]:
@@ -193,37 +188,30 @@ class Parts:
             ends["store"] = self._keeper.stop
         end_within(ends, timeout_s, self._context.clock)
 
+    def _limits(self, settings: StoreConfig | RecorderConfig) -> DiskLimits:
+        return DiskLimits(
+            max_bytes=settings.max_bytes,
+            max_days=settings.max_days,
+            min_free_ratio=self._context.config.store.min_free_ratio,
+        )
+
     def _open_store(self) -> None:
         from chopperd.agent.storage import StoreKeeper
         from chopperd.store.captures.capture_store import CaptureStore
-        from chopperd.store.disk import DiskLimits
 
-        context, settings = self._context, self._context.config.store
-        limits = DiskLimits(
-            max_bytes=settings.max_bytes,
-            max_days=settings.max_days,
-            min_free_ratio=settings.min_free_ratio,
-        )
-        path = context.state / _STORE_FILE
-        self._keeper = StoreKeeper(
-            CaptureStore.open(path, limits=limits, clock=context.clock),
-            context.drops,
-            context.clock,
-            note_fault=partial(context.health.note_fault, GuardedPart.STORE),
-        )
+        context, limits = self._context, self._limits(self._context.config.store)
+        path = context.state / "store.sqlite"
+        store = CaptureStore.open(path, limits=limits, clock=context.clock)
+        note_fault = partial(context.health.note_fault, GuardedPart.STORE)
+        self._keeper = StoreKeeper(store, context.drops, context.clock, note_fault)
         self._keeper.start()
 
     def _start_archive(self) -> None:
         from chopperd.agent.storage import ArchiveThread
-        from chopperd.store.disk import DiskLimits
         from chopperd.store.recorder.writer import FlightRecorder
 
         context, config = self._context, self._context.config
-        limits = DiskLimits(
-            max_bytes=config.recorder.max_bytes,
-            max_days=config.recorder.max_days,
-            min_free_ratio=config.store.min_free_ratio,
-        )
+        limits = self._limits(config.recorder)
         archive = ArchiveThread(
             FlightRecorder(self._recorded.folder, limits, context.clock),
             context.ring,
@@ -259,13 +247,7 @@ class Parts:
         context = self._context
         store: CaptureStore | AbsentStore
         store = AbsentStore(self._problems[_STORE]) if self._keeper is None else self._keeper.store
-        profile = profile_named(context.config.metrics.profile)
-        text = MetricsText(context.snapshots, profile, context.clock)
-
-        def metrics(accept: str | None) -> tuple[bytes, str]:
-            exposition = text.exposition(accept)
-            return exposition.body, exposition.content_type
-
+        profile = Profile[context.config.metrics.profile.upper()]
         self._services = ApiServices(
             snapshots=context.snapshots,
             steps=store,
@@ -275,7 +257,7 @@ class Parts:
             pause=context.pause,
             health=context.health,
             render_document=formatted,
-            metrics=metrics,
+            metrics=MetricsText(context.snapshots, profile, context.clock).exposition,
             clock=context.clock,
             access=context.access,
             failed=lambda _path: context.health.note_fault(GuardedPart.REQUEST),

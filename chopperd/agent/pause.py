@@ -27,11 +27,7 @@ _NO_REASON: Final = "paused by a file"
 
 
 class PauseFile:
-    """Reads, makes and removes the pause file (`model.services.PauseControl`).
-
-    Args:
-        on_change: Called after `pause` and `resume`.
-    """
+    """Reads, makes and removes the pause file (`model.services.PauseControl`)."""
 
     def __init__(self, folder: Path, clock: Clock, on_change: Callable[[], None]) -> None:
         self._path = folder / FILE_NAME

@@ -9,7 +9,7 @@ from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
-from chopperd.sampling.orders import Burst, Order, Quiet
+from chopperd.sampling.orders import Burst
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from chopperd.simulation.presets import SimulationSpec
 
 _HISTORY_S: Final = 60.0
-_SIMULATED: Final = "simulated"
 #: A driver that had worked is lost after this many failed starts in a row.
 _LOST_AFTER_COUNT: Final = 5
 
@@ -36,12 +35,7 @@ _CONDITIONS: Final = {
 class Sampling:
     """Runs a sampler process except during pauses.
 
-    For one thread, except `ring`, `burst` and `quiet`.
-
-    Args:
-        supervisor: Supervisor of the process, not yet started; used by this object only.
-        longest_burst_s: Longest time of a burst.
-        wake: Makes the polling thread poll now.
+    For one thread, except `ring` and `burst`; `wake` makes the polling thread poll now.
     """
 
     def __init__(
@@ -57,7 +51,7 @@ class Sampling:
         self._longest_burst_s = longest_burst_s
         self._wake = wake
         self._is_paused: bool | None = None
-        self._waiting: deque[Order] = deque()
+        self._waiting: deque[Burst] = deque()
         self._burst_until_ns = 0
 
     def poll(self, *, paused: bool) -> None:
@@ -92,19 +86,7 @@ class Sampling:
         length_s = min(seconds, self._longest_burst_s)
         until_ns = self._clock.mono_ns() + round(length_s * NS_PER_S)
         self._burst_until_ns = max(self._burst_until_ns, until_ns)
-        self._give(Burst(hz=hz, until_mono_ns=self._burst_until_ns))
-
-    def quiet(self, until_mono_ns: int) -> None:
-        """Order no driver calls until a time of CLOCK_MONOTONIC, except in a burst; any thread."""
-        self._give(Quiet(until_mono_ns=until_mono_ns))
-
-    def is_steady(self) -> bool:
-        """Whether sampling is as configured: not paused, starting, failing or in a burst."""
-        in_burst = self._clock.mono_ns() < self._burst_until_ns
-        return not in_burst and self._condition() is SamplerCondition.RUNNING
-
-    def _give(self, order: Order) -> None:
-        self._waiting.append(order)
+        self._waiting.append(Burst(hz=hz, until_mono_ns=self._burst_until_ns))
         self._wake()
 
     @property
@@ -115,8 +97,7 @@ class Sampling:
 
     def live(self) -> SamplerLive:
         """Return the state of sampling."""
-        supervisor = self._supervisor
-        condition = self._condition()
+        supervisor, condition = self._supervisor, self._condition()
         return SamplerLive(
             condition=condition,
             reason=self._reason(condition),
@@ -128,12 +109,8 @@ class Sampling:
     def lost_driver(self) -> str | None:
         """Return why a driver that had worked stays lost, if no process hangs in it; else None."""
         failure = self._supervisor.failure
-        if (
-            failure is None
-            or failure.count < _LOST_AFTER_COUNT
-            or not self._supervisor.has_run
-            or self._supervisor.left_pids
-        ):
+        is_lost = self._supervisor.has_run and not self._supervisor.left_pids
+        if failure is None or failure.count < _LOST_AFTER_COUNT or not is_lost:
             return None
         return f"the driver is lost; {failure.count} starts of the sampler failed: {failure.reason}"
 
@@ -178,7 +155,7 @@ def new_sampling(
 ) -> Sampling:
     """Make `Sampling` by the configuration, not started; `simulation` is for the simulated one."""
     wanted = config.sampling
-    is_simulated = backend == _SIMULATED
+    is_simulated = backend == "simulated"
     settings = SamplerSettings(
         hz=wanted.hz,
         slow_hz=wanted.slow_hz,

@@ -16,28 +16,25 @@ from chopperd.agent.lifecycle import (
     Notifier,
     Wake,
     claimed_state,
+    guarded,
     made_runtime,
     stopped_by_signals,
 )
 from chopperd.agent.pause import PauseFile
-from chopperd.agent.sampling import Sampling, new_sampling
-from chopperd.agent.sockets import Addresses, Sockets, opened_sockets
+from chopperd.agent.sampling import new_sampling
+from chopperd.agent.sockets import Addresses, Sockets, access_policy, opened_sockets
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.load import effective
 from chopperd.config.paths import node_name, runtime_folder, service_manager, state_folder
 from chopperd.config.sections import Config
-from chopperd.model.live import GuardedPart, NodeSnapshot, SamplerCondition
+from chopperd.model.live import GuardedPart, NodeSnapshot, SamplerCondition, SelfTestLive
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from chopperd.agent.parts import Parts
     from chopperd.agent.snapshots import Snapshots
     from chopperd.api.access import AccessPolicy
-    from chopperd.live.self_test import SelfTest
     from chopperd.simulation.presets import SimulationSpec
-
-#: The back end that is chosen by what answers.
-_AUTO: Final = "auto"
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +76,12 @@ class Agent:
         self._runtime = runtime_folder(config)
         self._health = Health(self._clock)
         self._pause = PauseFile(self._runtime, self._clock, self._wake.call)
-        self._sampling: Sampling = new_sampling(
+        self._sampling = new_sampling(
             config, self._backend, simulation, self._clock, self._wake.call
         )
         self._notifier = Notifier(service_manager(), self._clock)
         self._sockets: Sockets | None = None
         self._snapshots: Snapshots | None = None
-        self._self_test: SelfTest | None = None
         self._parts: Parts | None = None
         self._starting: threading.Thread | None = None
         self._condition: SamplerCondition | None = None
@@ -149,8 +145,6 @@ class Agent:
 
     def _start_parts(self, sockets: Sockets) -> None:
         """Start all but sampling in another thread: this one supervises the sampler meanwhile."""
-        from chopperd.agent.sockets import access_policy
-
         access = access_policy(self._config)
         self._starting = threading.Thread(
             target=self._bring_up, args=(access, sockets), name="chopperd-start", daemon=True
@@ -161,22 +155,17 @@ class Agent:
         try:
             from chopperd.agent.parts import AgentContext, Parts
             from chopperd.agent.snapshots import Snapshots
-            from chopperd.live.self_test import NoStepMarks, SelfTest
 
-            sampling = self._sampling
+            wanted = self._config.sampling
+            # Nothing marks steps yet, so that the cost of sampling to them can't be measured.
+            reason = "no steps are marked" if wanted.self_test_ratio else "switched off"
             self._snapshots = Snapshots(
                 self._clock,
                 node=node_name(self._config),
                 backend=self._backend,
-                slow_hz=self._config.sampling.slow_hz,
+                slow_hz=wanted.slow_hz,
                 faults=self._health.faults,
-            )
-            self._self_test = SelfTest(
-                NoStepMarks(),
-                sampling.quiet,
-                self._clock,
-                share_ratio=self._config.sampling.self_test_ratio,
-                seed=self._clock.unix_ns(),
+                self_test=SelfTestLive(reason=reason),
             )
             self._parts = Parts(
                 AgentContext(
@@ -188,7 +177,7 @@ class Agent:
                     pause=self._pause,
                     health=self._health,
                     drops=self._snapshots.drops,
-                    ring=lambda: sampling.ring,
+                    ring=lambda: self._sampling.ring,
                     clock=self._clock,
                 )
             )
@@ -200,10 +189,9 @@ class Agent:
 
     def _loop(self) -> None:
         """Supervise everything five times a second, until stopped."""
-        supervision = Guard(
-            GuardedPart.SUPERVISION, "the sampler's supervision", self._clock, self._health
-        )
-        reporting = Guard(GuardedPart.SNAPSHOT, "the snapshot", self._clock, self._health)
+        health = self._health
+        supervision = Guard(GuardedPart.SUPERVISION, "the sampler's supervision", health)
+        reporting = Guard(GuardedPart.SNAPSHOT, "the snapshot", health)
         while not self._stopping:
             turn_ns = self._clock.mono_ns()
             if self._starting is not None:
@@ -213,88 +201,65 @@ class Agent:
             self._wake.wait_until(turn_ns + _TURN_NS, self._clock)
 
     def _supervise(self) -> None:
-        paused = self._pause.current()
-        if self._self_test is not None:
-            self._self_test.turn(is_steady=self._sampling.is_steady())
-        self._sampling.poll(paused=paused is not None)
+        paused = self._pause.current() is not None
+        self._sampling.poll(paused=paused)
         if self._parts is not None:
-            self._parts.set_paused(paused=paused is not None)
-        lost = self._sampling.lost_driver() if self._config.health.fail_on_lost_driver else None
-        self._health.note_lost_driver(lost)
+            self._parts.set_paused(paused=paused)
+        if self._config.health.fail_on_lost_driver:
+            self._health.lost_driver = self._sampling.lost_driver()
 
     def _report(self) -> None:
         """Take a snapshot each second, and report readiness and health to systemd."""
         if self._snapshots is None:
             return
-        self_test = self._self_test.live() if self._self_test is not None else None
-        taken = self._snapshots.take_if_due(
-            self._sampling, self._pause.current(), self._parts, self_test
-        )
+        taken = self._snapshots.take_if_due(self._sampling, self._pause.current(), self._parts)
         if taken is not None:
             self._note_condition(taken)
         if self._starting is not None and not self._starting.is_alive():
             self._starting = None
-            self._become_ready()
+            logger.info("serving: %s", self.addresses)
+            self._notifier.ready()
+            if self._on_ready is not None:
+                self._on_ready(self)
         if self._health.trouble() is None:
             self._notifier.alive()
 
-    def _become_ready(self) -> None:
-        logger.info("serving: %s", self.addresses)
-        self._notifier.ready()
-        if self._on_ready is not None:
-            self._on_ready(self)
-
     def _note_condition(self, taken: NodeSnapshot) -> None:
         """Report the state of sampling; log it where it has changed."""
-        sampler = taken.sampler
-        up_count = sum(gpu.up for gpu in taken.gpus)
+        sampler, gpus = taken.sampler, taken.gpus
+        up_count = sum(gpu.up for gpu in gpus)
         why = f" ({sampler.reason})" if sampler.reason else ""
-        status = f"sampling {sampler.condition.value}{why}, {up_count} of {len(taken.gpus)} GPUs up"
+        status = f"sampling {sampler.condition.value}{why}, {up_count} of {len(gpus)} GPUs up"
         self._notifier.status(status)
-        if sampler.condition is not self._condition:
-            self._condition = sampler.condition
-            names = (
-                ", ".join(f"{gpu.info.gpu}: {gpu.info.name or 'unknown'}" for gpu in taken.gpus)
-                or "none"
-            )
-            logger.info(
-                "%s; back end %s, driver %s, GPUs %s",
-                status,
-                taken.backend or "none",
-                taken.driver or "version unknown",
-                names,
-            )
-            if sampler.condition is SamplerCondition.UNAVAILABLE and self._backend == _AUTO:
-                logger.info("no GPU here? `chopperd run --backend simulated` simulates eight")
+        if sampler.condition is self._condition:
+            return
+        self._condition = sampler.condition
+        names = ", ".join(f"{gpu.info.gpu}: {gpu.info.name or 'unknown'}" for gpu in gpus) or "none"
+        backend, driver = taken.backend or "none", taken.driver or "version unknown"
+        logger.info("%s; back end %s, driver %s, GPUs %s", status, backend, driver, names)
+        if sampler.condition is SamplerCondition.UNAVAILABLE and self._backend == "auto":
+            logger.info("no GPU here? `chopperd run --backend simulated` simulates eight")
 
     def _end(self) -> None:
         """Shut down within 2 s; a part that hangs is abandoned and logged."""
         begin_ns = self._clock.mono_ns()
-        for stage, end_ns in (
-            (self._end_sampler, 0),
-            (self._end_start, _SERVING_ENDS_NS),
-            (self._end_serving, _SERVING_ENDS_NS),
-            (self._sampling.stop, _SAMPLER_ENDS_NS),
-            (self._end_storing, _STORING_ENDS_NS),
-        ):
-            try:
-                stage(max(0.0, (begin_ns + end_ns - self._clock.mono_ns()) / NS_PER_S))
-            except Exception:
-                logger.exception("a part does not end well")
+
+        def left_s(end_ns: int) -> float:
+            return max(0.0, (begin_ns + end_ns - self._clock.mono_ns()) / NS_PER_S)
+
+        unwell = "a part does not end well"
+        with guarded(unwell):
+            self._notifier.stopping()
+            self._sampling.ask_to_end()
+        with guarded(unwell):
+            if self._starting is not None:
+                self._starting.join(left_s(_SERVING_ENDS_NS))
+        with guarded(unwell):
+            if self._parts is not None:
+                self._parts.stop_serving(left_s(_SERVING_ENDS_NS))
+        with guarded(unwell):
+            self._sampling.stop(left_s(_SAMPLER_ENDS_NS))
+        with guarded(unwell):
+            if self._parts is not None:
+                self._parts.stop_storing(left_s(_STORING_ENDS_NS))
         logger.info("chopperd ends")
-
-    def _end_sampler(self, _timeout_s: float) -> None:
-        self._notifier.stopping()
-        self._sampling.ask_to_end()
-
-    def _end_start(self, timeout_s: float) -> None:
-        if self._starting is not None:
-            self._starting.join(timeout_s)
-
-    def _end_serving(self, timeout_s: float) -> None:
-        if self._parts is not None:
-            self._parts.stop_serving(timeout_s)
-
-    def _end_storing(self, timeout_s: float) -> None:
-        if self._parts is not None:
-            self._parts.stop_storing(timeout_s)

@@ -30,13 +30,7 @@ _COMING_NS: Final = 3 * NS_PER_S
 class Snapshots:
     """Takes snapshots (`model.services.SnapshotSource`); `latest` is for any thread.
 
-    Attributes:
-        drops: Drops of the busy clock, to be stored.
-
-    Args:
-        backend: Back end asked for.
-        slow_hz: Rate of the reads that cover all fields.
-        faults: Gives the count of caught faults by part.
+    `drops` are those of the busy clock, to be stored; `faults` counts caught faults by part.
     """
 
     def __init__(
@@ -47,9 +41,9 @@ class Snapshots:
         backend: str,
         slow_hz: float,
         faults: Callable[[], Mapping[GuardedPart, int]],
+        self_test: SelfTestLive | None = None,
     ) -> None:
-        self._clock = clock
-        self._faults = faults
+        self._clock, self._faults, self._self_test = clock, faults, self_test or SelfTestLive()
         self._costs = ProcessCosts(clock)
         self._due_ns = 0
         self._ring_seen_ns: int | None = None
@@ -64,11 +58,7 @@ class Snapshots:
         return self._latest
 
     def take_if_due(
-        self,
-        sampling: "Sampling",
-        pause: Pause | None,
-        parts: "Parts | None",
-        self_test: SelfTestLive | None = None,
+        self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
     ) -> NodeSnapshot | None:
         """Take a snapshot if the last is a second old or GPUs are about to appear; else None."""
         now_ns = self._clock.mono_ns()
@@ -95,7 +85,7 @@ class Snapshots:
             snapshot,
             pause=pause,
             processes=self._costs.read(pids),
-            self_test=self_test or SelfTestLive(),
+            self_test=self._self_test,
             faults=self._faults(),
         )
         return self._latest

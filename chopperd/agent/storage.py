@@ -5,18 +5,20 @@ The main loop and the API never wait for a disk.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from chopperd.agent.lifecycle import guarded
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.live.drops import DropQueue
 from chopperd.model.live import ArchiveLive
 from chopperd.sampling.memory.layout import Records, RingDescription
 from chopperd.sampling.memory.ring_reader import RingReader
-from chopperd.sampling.memory.slow_state import SlowState, with_findings
+from chopperd.sampling.memory.slow_state import with_findings
 from chopperd.sampling.process_table import ProcessTable
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.recorder.chunk import Origin
@@ -33,24 +35,11 @@ _STORE_EVERY_S: Final = 2.0
 _PRUNE_EVERY_NS: Final = 60 * NS_PER_S
 
 
-@dataclass(slots=True)
-class _Positions:
-    """Positions up to which a ring was read: by slot, and in its clock triples."""
-
-    by_slot: dict[int, int] = field(default_factory=dict)
-    triples: int = 0
-
-
 class ArchiveThread:
     """Copies new samples from the sampler's ring to the flight recorder, once a second.
 
-    Args:
-        recorder: Where samples are stored; used by this thread only.
-        reader: Gives the current ring; None while there is none. A ring must stay mapped until
-            the next one was given and a second has passed, or `stop` returned.
-        asked_hz: Rate that the sampler was asked for.
-        damaged_count: Gives how many damaged chunks readers found; for `live`.
-        note_fault: Called at each exception that the thread survived.
+    `reader` gives the current ring, or None; a ring must stay mapped until the next one was given
+    and a second has passed, or `stop` returned. `damaged_count` counts what readers found damaged.
     """
 
     def __init__(
@@ -67,8 +56,9 @@ class ArchiveThread:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
         self._note_fault = note_fault
-        #: By the ring's identity, which a ring keeps when it moves into a larger file.
-        self._positions: dict[int, _Positions] = {}
+        #: Positions up to which a ring was read, by slot (None: its clock triples), by the ring's
+        #: identity, which it keeps when it moves into a larger file.
+        self._positions: defaultdict[int, Counter[int | None]] = defaultdict(Counter)
         self._busy_since_mono_ns: int | None = None
         self._processes = ProcessTable(clock)
         self._failure: str | None = None
@@ -127,26 +117,18 @@ class ArchiveThread:
         if reader is None or description is None:
             self._recorder.tend()
             return
-        positions = self._positions.setdefault(reader.identity, _Positions())
+        slots, positions = range(len(description.gpus)), self._positions[reader.identity]
         records: dict[int, Records] = {}
         lost_count = 0
-        for slot in range(len(description.gpus)):
-            drained = reader.drain(slot, positions.by_slot.get(slot, 0))
-            positions.by_slot[slot] = drained.position
+        for slot in slots:
+            drained = reader.drain(slot, positions[slot])
+            positions[slot] = drained.position
             lost_count += drained.overwritten_count
             records[slot] = drained.records
-        triples, positions.triples = reader.triples(positions.triples)
-        slow_states = [reader.slow_state(slot) for slot in range(len(description.gpus))]
-        self._recorder.append(
-            self._origin(description, slow_states),
-            records,
-            triples,
-            lost_count=lost_count,
-            processes=self._processes.follow(description.gpus, slow_states),
-        )
-
-    def _origin(self, description: RingDescription, slow_states: Sequence[SlowState]) -> Origin:
-        return Origin(
+        triples, positions[None] = reader.triples(positions[None])
+        slow_states = [reader.slow_state(slot) for slot in slots]
+        processes = self._processes.follow(description.gpus, slow_states)
+        origin = Origin(
             gpus=tuple(map(with_findings, description.gpus, slow_states)),
             backend=description.backend,
             driver=description.driver,
@@ -155,6 +137,7 @@ class ArchiveThread:
             asked_hz=self._asked_hz,
             boot_id=boot_id(),
         )
+        self._recorder.append(origin, records, triples, lost_count=lost_count, processes=processes)
 
 
 def boot_id() -> str:
@@ -177,12 +160,7 @@ def _described(reader: RingReader | None) -> RingDescription | None:
 
 
 class StoreKeeper:
-    """Prunes a store once a minute, and writes waiting drops of the busy clock into it.
-
-    Args:
-        store: The store, which this object closes.
-        note_fault: Called at each exception that the thread survived.
-    """
+    """Prunes a store once a minute, and writes waiting drops of the busy clock into it."""
 
     def __init__(
         self,
@@ -191,10 +169,8 @@ class StoreKeeper:
         clock: Clock,
         note_fault: Callable[[], None] = lambda: None,
     ) -> None:
-        self.store = store
+        self.store, self._drops, self._clock = store, drops, clock
         self._note_fault = note_fault
-        self._drops = drops
-        self._clock = clock
         self._pruned_ns = clock.mono_ns()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chopperd-store", daemon=True)
@@ -215,18 +191,12 @@ class StoreKeeper:
             self._store_drops()
             if self._clock.mono_ns() - self._pruned_ns >= _PRUNE_EVERY_NS:
                 self._pruned_ns = self._clock.mono_ns()
-                try:
+                problem = "the store could not be kept within its bounds"
+                with guarded(problem, note_fault=self._note_fault):
                     self.store.prune()
-                except Exception:  # a store that can't be pruned now is still usable
-                    self._note_fault()
-                    logger.exception("the store could not be kept within its bounds")
 
     def _store_drops(self) -> None:
-        drops = self._drops.take()
-        if not drops:
-            return
-        try:
-            self.store.put_drops(drops)
-        except Exception:  # the store must still be pruned and closed
-            self._note_fault()
-            logger.exception("%d clock drops could not be stored", len(drops))
+        if drops := self._drops.take():
+            problem = "%d clock drops could not be stored"
+            with guarded(problem, len(drops), note_fault=self._note_fault):
+                self.store.put_drops(drops)

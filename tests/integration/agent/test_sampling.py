@@ -152,26 +152,14 @@ def test_a_burst_is_begun_from_any_thread_and_lasts_no_longer_than_configured(
     scripted: Scripted,
 ) -> None:
     scripted.becomes(SamplerCondition.RUNNING)
-    assert scripted.sampling.is_steady()
     bursts: Bursts = scripted.sampling
     begun_ns = CLOCK.mono_ns()
     thread = threading.Thread(target=bursts.burst, args=(1000.0,), name="chopperd-capture")
     thread.start()
     thread.join()
     assert scripted.woken.is_set()
-    assert not scripted.sampling.is_steady()
     scripted.wait_for(lambda: scripted.has_pace(Pace.BURST))
     scripted.sampling.burst(0.1)  # does not cut it short
     scripted.wait_for(lambda: not scripted.has_pace(Pace.BURST))
     assert CLOCK.mono_ns() - begun_ns >= 2 * NS_PER_S
-    assert scripted.sampling.is_steady()
-
-
-def test_a_quiet_time_gives_way_to_a_burst(scripted: Scripted) -> None:
-    scripted.becomes(SamplerCondition.RUNNING)
-    scripted.sampling.quiet(CLOCK.mono_ns() + 50 * NS_PER_S)
-    scripted.wait_for(lambda: scripted.has_pace(Pace.QUIET))
-    scripted.sampling.burst(1.0)
-    scripted.wait_for(lambda: scripted.has_pace(Pace.BURST))
-    scripted.wait_for(lambda: scripted.has_pace(Pace.QUIET))
     assert scripted.condition() is SamplerCondition.RUNNING
