@@ -115,10 +115,10 @@ def _row(profile: Profile, name: str, accept: str, repeats: int) -> tuple[list[s
     ours_ms, theirs_ms = taken_ms(repeats, scrape_anew), taken_ms(repeats, scrape_peer)
     cached_ms = taken_ms(repeats, lambda: metrics.exposition(accept))
     scrape_anew()
-    body = metrics.exposition(accept).body
+    body = metrics.exposition(accept)[0]
     series_count = sum(not line.startswith(b"#") for line in body.splitlines())
     cells = [
-        *(profile.label, name, f"{series_count}", f"{len(body) / 1024:.0f}"),
+        *(profile.name.lower(), name, f"{series_count}", f"{len(body) / 1024:.0f}"),
         *(f"{np.median(ms):.2f}/{np.quantile(ms, 0.99):.2f}" for ms in (ours_ms, theirs_ms)),
         f"{np.quantile(cached_ms, 0.99):.3f}",
     ]

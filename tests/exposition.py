@@ -28,7 +28,7 @@ def rendered(
 ) -> str:
     """The text of a snapshot, scraped when it was taken."""
     clock: Clock = ScriptedClock(mono_ns=snapshot.taken_mono_ns)
-    return MetricsText(OneSnapshot(snapshot), profile, clock).exposition(accept).body.decode()
+    return MetricsText(OneSnapshot(snapshot), profile, clock).exposition(accept)[0].decode()
 
 
 def families(text: str) -> list[Family]:

@@ -106,7 +106,7 @@ def _command(name: str, command: click.Command) -> str:
 
 def _metric(metric: Metric) -> tuple[str, ...]:
     labels = ", ".join(f"`{label.name}`" for label in metric.labels)
-    return f"`{metric.name}`", metric.kind.value, labels, metric.profile.label, metric.help
+    return f"`{metric.name}`", metric.kind.value, labels, metric.profile.name.lower(), metric.help
 
 
 def _closed_labels() -> dict[str, tuple[str, ...]]:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -17,13 +18,14 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chopperd.api.access import AccessPolicy, is_same_origin
-from chopperd.api.openapi import OpenApi
+from chopperd.api.openapi import openapi_document
 from chopperd.api.routes import HEALTH_ROUTES, ROUTES
 from chopperd.api.routing import (
     ApiServices,
     Call,
     ProblemError,
     Route,
+    Shared,
     Slots,
     read_values,
     viewer_of,
@@ -62,9 +64,9 @@ def _application(services: ApiServices, routes: Sequence[Route], gate: Middlewar
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
-    shared = _Shared(
+    shared = Shared(
         services=services,
-        description=OpenApi(routes),
+        description=cache(lambda: msgspec.json.encode(openapi_document(routes))),
         streams=Slots(MOST_STREAMS, "streams"),
         uploads=Slots(MOST_UPLOADS, "uploads"),
         large_answers=asyncio.Semaphore(MOST_LARGE_ANSWERS),
@@ -93,21 +95,10 @@ async def _framework_problem(_request: Request, error: Exception) -> Response:
     return ProblemError(status, detail, headers=headers).response()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """State shared by all routes of an application."""
-
-    services: ApiServices
-    description: OpenApi
-    streams: Slots
-    uploads: Slots
-    large_answers: asyncio.Semaphore
-
-
 class _Endpoint:
     """Answers requests for one path; logs, counts and reports unexpected errors."""
 
-    def __init__(self, group: Mapping[str, Route], shared: _Shared) -> None:
+    def __init__(self, group: Mapping[str, Route], shared: Shared) -> None:
         self._group = group
         self._shared = shared
 
@@ -134,18 +125,10 @@ class _Endpoint:
 
     async def _call(self, route: Route, request: Request) -> Call:
         """Check access and parameters of a request and return it as a `Call`."""
-        shared = self._shared
-        viewer = await viewer_of(request, route.access, shared.services.access)
+        viewer = await viewer_of(request, route.access, self._shared.services.access)
         query = request.scope["query_string"].decode("latin-1")
-        return Call(
-            services=shared.services,
-            request=request,
-            viewer=viewer,
-            values=read_values(route.parameters, request.path_params, query),
-            description=shared.description,
-            streams=shared.streams,
-            uploads=shared.uploads,
-        )
+        values = read_values(route.parameters, request.path_params, query)
+        return Call(shared=self._shared, request=request, viewer=viewer, values=values)
 
 
 class _Gate:

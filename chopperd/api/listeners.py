@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from chopperd.api.access import peer_of
 from chopperd.api.binding import unlink_if_ours
-from chopperd.api.routing import PROBLEM_MEDIA_TYPE, ProblemError
+from chopperd.api.routing import PROBLEM_MEDIA_TYPE, ProblemError, is_set_within
 from chopperd.errors import ChopperdError
 
 MOST_CONNECTIONS: Final = 64
@@ -43,10 +43,8 @@ _AFTER_CUT_S: Final = 0.2
 class Connections:
     """All open connections; at their limit, a new one replaces the one idle for longest.
 
-    So idle clients can't lock others out. If none is idle, the new one is refused.
-
-    Args:
-        timeout_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
+    So idle clients can't lock others out. If none is idle, the new one is refused. A client may
+    take `timeout_s` to ask, to read 64 KiB, or to send 10 KiB.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -196,13 +194,7 @@ class Listener:
     """Serves an application in a thread until it is stopped.
 
     Threads: `chopperd-NAME`, and `chopperd-NAME-pool_*` for blocking calls; all from the start.
-
-    Args:
-        app: The application.
-        sockets: Listening sockets; `stop` closes them.
-        name: Part of its threads' names: "api", "metrics".
-        blocking_threads: Most blocking calls at a time.
-        timeout_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
+    `stop` closes the sockets; `timeout_s` as in `Connections`.
     """
 
     def __init__(
@@ -223,11 +215,6 @@ class Listener:
         self._server = _Server(app, Connections(timeout_s), self._is_up.set)
         # Daemonic: a listener that hangs must not stop the agent from ending.
         self._thread = threading.Thread(target=self._run, name=f"chopperd-{name}", daemon=True)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Addresses it listens on: URLs, and paths of Unix sockets."""
-        return tuple(_address(each) for each in self._sockets)
 
     @property
     def is_serving(self) -> bool:
@@ -308,7 +295,7 @@ class _Server(Server):
 
     async def main_loop(self) -> None:
         """Abort slow connections regularly until the server is stopped."""
-        while not await self._is_stopping_within(_CHECK_EVERY_S):
+        while not await is_set_within(self.stopping, _CHECK_EVERY_S):
             await self.on_tick(0)  # updates the Date header
             self._open.abort_slow()
 
@@ -324,13 +311,6 @@ class _Server(Server):
         await self._are_gone_within(_GRACE_S)
         self._open.abort_all()
         await self._are_gone_within(_AFTER_CUT_S)
-
-    async def _is_stopping_within(self, timeout_s: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self.stopping.wait()
-        except TimeoutError:
-            return False
 
     async def _are_gone_within(self, timeout_s: float) -> None:
         """Wait until no connection and no request remains, at most `timeout_s`."""
@@ -369,10 +349,3 @@ def _config(app: ASGIApp, keep_alive_s: float) -> Config:
 def _file_of(listening: socket.socket) -> tuple[Path, int]:
     path = Path(listening.getsockname())
     return path, path.lstat().st_ino
-
-
-def _address(listening: socket.socket) -> str:
-    if listening.family == socket.AF_UNIX:
-        return str(listening.getsockname())
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

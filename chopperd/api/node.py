@@ -31,6 +31,7 @@ from chopperd.api.routing import (
     ProblemError,
     Slots,
     bad_parameters,
+    is_set_within,
     json_response,
     retry_later,
 )
@@ -59,7 +60,7 @@ REASON: Final = optional("reason", line(200), "why, for people")
 
 
 def status(call: Call) -> Response:
-    """The agent and its node."""
+    """The agent and its node now."""
     services = call.services
     snapshot = services.snapshots.latest()
     age_ns, trouble = snapshot_age_ns(services, snapshot), services.health.trouble()
@@ -67,17 +68,17 @@ def status(call: Call) -> Response:
 
 
 def gpus(call: Call) -> Response:
-    """All GPUs."""
+    """All GPUs now."""
     return json_response(gpus_of(call.services.snapshots.latest()))
 
 
 def gpu(call: Call) -> Response:
-    """One GPU."""
+    """One GPU now."""
     return json_response(gpu_of(_found(call.services.snapshots.latest(), call[GPU])))
 
 
 def samples(call: Call) -> Response:
-    """Samples of one GPU over a time."""
+    """Samples of one GPU over a time, by default the last ten minutes."""
     label = _found(call.services.snapshots.latest(), call[GPU]).info.gpu
     start, end, points = call[FROM], call[TO], call[POINTS]
     to_ns = end if end is not None else call.services.clock.unix_ns()
@@ -89,7 +90,7 @@ def samples(call: Call) -> Response:
 
 
 def metrics(call: Call) -> Response:
-    """The metrics, unless they are too old."""
+    """Metrics for Prometheus."""
     services = call.services
     age_ns = snapshot_age_ns(services, services.snapshots.latest())
     if age_ns > _METRICS_AGE_NS:
@@ -110,7 +111,7 @@ def healthz(call: Call) -> Response:
 
 
 def readyz(call: Call) -> Response:
-    """Whether any GPU is sampled."""
+    """Whether any GPU has a fresh sample."""
     snapshot = call.services.snapshots.latest()
     age_ns = snapshot_age_ns(call.services, snapshot)
     if age_ns > _READY_AGE_NS:
@@ -142,7 +143,7 @@ def _found(snapshot: NodeSnapshot, key: str) -> GpuLive:
 
 
 def drops(call: Call) -> Response:
-    """Drops that overlap a time."""
+    """Drops of busy clocks below those of the minute before, newest first."""
     query = DropQuery(gpu=call[GPU_OR_NONE], from_unix_ns=call[FROM], to_unix_ns=call[TO])
     return json_response(Drops(drops=call.services.drops.drops(query, limit=call[LIMIT])))
 
@@ -163,11 +164,11 @@ class _EventStream(StreamingResponse):
 
 
 async def stream(call: Call) -> Response:
-    """An event each second, until the client or the agent ends it."""
+    """The node each second, as server-sent events named `snapshot`."""
     if call.request.method == "HEAD":
         return Response(media_type=STREAM_TYPE)
     stopping: asyncio.Event = getattr(call.request.state, "stopping", None) or asyncio.Event()
-    return _EventStream(_events(call.services.snapshots, stopping), call.streams)
+    return _EventStream(_events(call.services.snapshots, stopping), call.shared.streams)
 
 
 async def _events(snapshots: SnapshotSource, stopping: asyncio.Event) -> AsyncIterator[bytes]:
@@ -180,17 +181,9 @@ async def _events(snapshots: SnapshotSource, stopping: asyncio.Event) -> AsyncIt
             yield b"event: snapshot\ndata: " + msgspec.json.encode(event_of(snapshot)) + b"\n\n"
         elif (quiet := quiet + 1) % _HEARTBEAT_AFTER == 0:
             yield _HEARTBEAT
-        if await _is_set_within(stopping, _EVERY_S):
+        if await is_set_within(stopping, _EVERY_S):
             yield _END
             return
-
-
-async def _is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await event.wait()
-    except TimeoutError:
-        return False
 
 
 def pause_state(call: Call) -> Response:
@@ -199,7 +192,7 @@ def pause_state(call: Call) -> Response:
 
 
 def pause(call: Call) -> Response:
-    """Pause the agent."""
+    """Pause sampling, captures and analysis at once."""
     uid = call.viewer.uid
     by_whom = "requested over the API" + (f" by uid {uid}" if uid is not None else "")
     return json_response(_state(call.services.pause.pause(call[REASON] or by_whom, call[FOR])))

@@ -40,6 +40,7 @@ _ABOUT: Final = (
     "What the GPU clock costs each training step on this node. Times are ns since 1970 unless "
     "their name has another unit; ratios are 0 to 1; null is unknown, never 0."
 )
+_IN_OPERATION_ID: Final = str.maketrans("/.", "__", "{}")
 _JAVASCRIPT: Final = "text/javascript"
 _FILES: Final[Mapping[str, tuple[str, str]]] = {
     "docs.js": ("docs.js", _JAVASCRIPT),
@@ -60,27 +61,13 @@ _CONTENT_SECURITY_POLICY: Final = (
 )
 
 
-class OpenApi:
-    """OpenAPI document of some routes as JSON, made when it is first requested."""
-
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self._routes = routes
-        self._body: bytes | None = None
-
-    def body(self) -> bytes:
-        """Return the document, which is cached; may be called from several threads."""
-        if self._body is None:
-            self._body = msgspec.json.encode(openapi_document(self._routes))
-        return self._body
-
-
 def openapi_document(routes: Sequence[Route]) -> Json:
     """Build the OpenAPI document of these routes."""
     types = [reply.holds for route in routes for reply in route.replies if reply.holds is not None]
-    schemas = _schemas([*dict.fromkeys(types), Problem])
+    references, schemas = _schemas([*dict.fromkeys(types), Problem])
     paths: dict[str, dict[str, Json]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas[0])
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, references)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -92,25 +79,22 @@ def openapi_document(routes: Sequence[Route]) -> Json:
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": schemas[1],
+            "schemas": schemas,
             "securitySchemes": {_SCHEME: {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
 def _schemas(types: Sequence[type]) -> tuple[_References, Mapping[str, Json]]:
-    """Return the reference to each type's schema, and all schemas by name."""
+    """Return the reference to each type's schema, and all schemas by name.
+
+    Their docstrings are dedented, as Python versions indent them differently.
+    """
     references, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
-    cleaned = {name: _with_clean_description(each) for name, each in components.items()}
-    return dict(zip(types, references, strict=True)), cleaned
-
-
-def _with_clean_description(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return a schema with its docstring dedented, as Python versions indent it differently."""
-    description = schema.get("description")
-    return (
-        {**schema, "description": cleandoc(description)} if isinstance(description, str) else schema
-    )
+    for schema in components.values():
+        if isinstance(description := schema.get("description"), str):
+            schema["description"] = cleandoc(description)
+    return dict(zip(types, references, strict=True)), components
 
 
 def _operation(route: Route, references: _References) -> Json:
@@ -175,10 +159,8 @@ def _parameter(parameter: Parameter[object]) -> Json:
 
 
 def _operation_id(route: Route) -> str:
-    words = route.path.removeprefix("/api/v1").strip("/")
-    for character in "/.":
-        words = words.replace(character, "_")
-    return f"{route.method.lower()}_{words.replace('{', '').replace('}', '')}"
+    words = route.path.removeprefix("/api/v1").strip("/").translate(_IN_OPERATION_ID)
+    return f"{route.method.lower()}_{words}"
 
 
 def _tag(route: Route) -> str:
@@ -187,17 +169,17 @@ def _tag(route: Route) -> str:
 
 
 def openapi(call: Call) -> Response:
-    """Return the OpenAPI document of all routes."""
-    return Response(call.description.body(), media_type="application/json")
+    """This description."""
+    return Response(call.shared.description(), media_type="application/json")
 
 
 def docs(_call: Call) -> Response:
-    """Return the HTML page that shows the API."""
+    """This description as a page."""
     return _file("docs.html", "text/html")
 
 
 def docs_file(call: Call) -> Response:
-    """Return a script, style sheet or licence of the page that shows the API."""
+    """A file of that page."""
     return _file(*_FILES[call[FILE]])
 
 

@@ -4,12 +4,12 @@ Refusals are `application/problem+json` (RFC 9457), raised as `ProblemError` and
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from http import HTTPStatus
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -35,8 +35,6 @@ DocumentForm: TypeAlias = Literal["json", "text", "csv", "markdown"]
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 V = TypeVar("V")
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
-
-logger = logging.getLogger(__name__)
 
 _BEARER: Final = "bearer"
 _MOST_PARAMETERS: Final = 32
@@ -92,15 +90,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProblemError(Exception):
-    """Raised to refuse a request.
-
-    Args:
-        status: The HTTP status.
-        detail: What is wrong and what to do, for people.
-        headers: More headers of the answer.
-        errors: The invalid parameters.
-        candidates: The jobs and runs to choose from.
-    """
+    """Raised to refuse a request; `detail` is what is wrong and what to do, for people."""
 
     def __init__(
         self,
@@ -168,28 +158,33 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """State shared by all routes of an application."""
+
+    services: ApiServices
+    description: Callable[[], bytes]  # the OpenAPI document of the routes as JSON
+    streams: Slots
+    uploads: Slots
+    large_answers: asyncio.Semaphore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One request with parsed parameters, whose caller may make it."""
 
-    services: ApiServices
+    shared: Shared
     request: Request
     viewer: Viewer  # the caller; anonymous where anyone may call
     values: Mapping[str, object]  # by parameter name
-    description: "Description"
-    streams: Slots
-    uploads: Slots
+
+    @property
+    def services(self) -> ApiServices:
+        """Everything that is needed to answer."""
+        return self.shared.services
 
     def __getitem__(self, parameter: Parameter[V]) -> V:
         """Return the value of one of the route's parameters."""
         return cast(V, self.values[parameter.name])
-
-
-class Description(Protocol):
-    """Provider of the API's OpenAPI document."""
-
-    def body(self) -> bytes:
-        """Return the document as JSON."""
-        ...
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
@@ -212,7 +207,7 @@ class Route:
 
     path: str  # with its parameters in braces
     method: Method  # GET also answers HEAD
-    summary: str
+    summary: str  # the first line of the handler's docstring
     handler: Handler
     access: Access
     parameters: tuple[Parameter[object], ...] = ()  # any other is refused
@@ -226,6 +221,7 @@ class Route:
 def at_once(answer: Answer) -> Handler:
     """Make a handler from a function that never blocks; it runs in the event loop."""
 
+    @wraps(answer)
     async def handle(call: Call) -> Response:
         return answer(call)
 
@@ -235,33 +231,33 @@ def at_once(answer: Answer) -> Handler:
 def in_pool(answer: Answer) -> Handler:
     """Make a handler from a function that may block; it runs in the event loop's thread pool."""
 
+    @wraps(answer)
     async def handle(call: Call) -> Response:
         return await asyncio.get_running_loop().run_in_executor(None, answer, call)
 
     return handle
 
 
+async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for an event; return whether it is set in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 def json_response(
     value: object, *, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a value as a JSON response; NaN, which means unknown, becomes `null`."""
-    return Response(
-        msgspec.json.encode(value),
-        status_code=status,
-        headers=headers,
-        media_type="application/json",
-    )
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
 def read_values(
     parameters: Sequence[Parameter[object]], path: Mapping[str, str], query: str
 ) -> dict[str, object]:
-    """Parse a request's parameters; return their values by name.
-
-    Args:
-        parameters: Parameters of the route.
-        path: The parts of the path, by name.
-        query: The text after the question mark.
+    """Parse a request's parameters from its path's parts and its query; return them by name.
 
     Raises:
         ProblemError: Names all parameters that are unknown, given twice or invalid.

@@ -45,8 +45,8 @@ from chopperd.api.routing import (
     retry_later,
 )
 from chopperd.errors import IngestError, IngestReason
-from chopperd.model.captures import DeviceKernels, StepQuery, TraceEntry
-from chopperd.model.report import PARTS_BY, ReportDocument, without_parts
+from chopperd.model.captures import StepQuery, TraceEntry
+from chopperd.model.report import FIELDS, PARTS_BY, without_parts
 from chopperd.model.report_rows import Row
 from chopperd.model.services import Upload
 
@@ -103,7 +103,7 @@ PATH: Final = optional(
 
 
 def jobs(call: Call) -> Response:
-    """All jobs."""
+    """Jobs that traces came from, newest first."""
     return json_response(Jobs(jobs=call.services.steps.jobs(call.viewer)))
 
 
@@ -116,15 +116,8 @@ def job(call: Call) -> Response:
 
 
 def steps(call: Call) -> Response:
-    """Steps, page by page."""
-    query = StepQuery(
-        job=call[JOB],
-        run=call[RUN],
-        rank=call[RANK],
-        gpu=call[GPU_LABEL],
-        from_unix_ns=call[FROM],
-        to_unix_ns=call[TO],
-    )
+    """Steps, newest first, without their kernels."""
+    query = replace(_query(call), from_unix_ns=call[FROM], to_unix_ns=call[TO])
     try:
         page = call.services.steps.steps(query, call.viewer, limit=call[LIMIT], cursor=call[CURSOR])
     except ValueError as error:
@@ -135,8 +128,7 @@ def steps(call: Call) -> Response:
 
 def step(call: Call) -> Response:
     """One step on all devices."""
-    query = StepQuery(job=call[JOB], run=call[RUN], rank=call[RANK], gpu=call[GPU_LABEL])
-    rows = call.services.steps.step(call[STEP], query, call.viewer)
+    rows = call.services.steps.step(call[STEP], _query(call), call.viewer)
     if not rows:
         raise _not_found("step")
     job_name, run = _only_one((each.job, each.run) for each in rows)
@@ -146,21 +138,18 @@ def step(call: Call) -> Response:
 
 
 def kernels(call: Call) -> Response:
-    """The kernels that a step launched."""
-    query = StepQuery(job=call[JOB], run=call[RUN], rank=call[RANK], gpu=call[GPU_LABEL])
-    devices = call.services.steps.kernels(call[STEP], query, call.viewer)
+    """The kernels that a step launched on each device."""
+    by, devices = call[BY], call.services.steps.kernels(call[STEP], _query(call), call.viewer)
     if not devices:
         raise _not_found("step")
     _only_one((each.job, each.run) for each in devices)
-    return json_response(
-        StepKernels(
-            step=call[STEP], by=call[BY], devices=tuple(_only(call[BY], each) for each in devices)
-        )
-    )
+    unwanted = {FIELDS[kind]: () for kind in PARTS_BY if kind != by}
+    only = tuple(replace(each, **unwanted) for each in devices)  # type: ignore[arg-type]
+    return json_response(StepKernels(step=call[STEP], by=by, devices=only))
 
 
 def latest_report(call: Call) -> Response:
-    """The report on the newest capture, in the format that the client prefers."""
+    """The report on the newest capture, in the format that `Accept` requests."""
     media_type = best_media_type(call.request.headers.get("accept"), REPORT_MEDIA_TYPES)
     if media_type is None:
         detail = f"reports are available as {', '.join(REPORT_MEDIA_TYPES)}"
@@ -169,13 +158,14 @@ def latest_report(call: Call) -> Response:
     if document is None:
         raise _not_found("report, or no trace was analysed yet,")
     if call[INCLUDE] != _FAMILIES:
-        document = _brief(document)
+        totals, rows = _brief_rows(document.totals), _brief_rows(document.steps)
+        document = replace(document, totals=totals, steps=rows, host=())
     body = call.services.render_document(document, _FORMS[media_type])
     return Response(body, media_type=media_type, headers={"vary": "accept"})
 
 
 def findings(call: Call) -> Response:
-    """The findings of the newest report of each job, or of one."""
+    """What to do about each job: the findings of the report on its newest capture."""
     source, wanted = call.services.steps, call[JOB]
     every = [each.job for each in source.jobs(call.viewer) if wanted in (None, each.job)]
     names = list(dict.fromkeys(every))[: call[LIMIT]]
@@ -188,16 +178,15 @@ def findings(call: Call) -> Response:
     ]
     if wanted is not None and not reports:
         raise _not_found("job, or none of its traces was analysed yet,")
-    return json_response(
-        Findings(
-            jobs=tuple(
-                JobFindings(
-                    job=name, run=each.trace.run, time=each.generated.time, findings=each.findings
-                )
-                for name, each in reports
-            )
-        )
+    found_by_job = tuple(
+        JobFindings(job=name, run=each.trace.run, time=each.generated.time, findings=each.findings)
+        for name, each in reports
     )
+    return json_response(Findings(jobs=found_by_job))
+
+
+def _query(call: Call) -> StepQuery:
+    return StepQuery(job=call[JOB], run=call[RUN], rank=call[RANK], gpu=call[GPU_LABEL])
 
 
 def _not_found(what: str) -> ProblemError:
@@ -220,31 +209,12 @@ def _only_one(owners: Iterable[tuple[str | None, str | None]]) -> tuple[str | No
     )
 
 
-def _only(by: str, device: DeviceKernels) -> DeviceKernels:
-    """Return the device's kernels with only the list summed by `by`."""
-    return replace(
-        device,
-        families=device.families if by == "family" else (),
-        by_operation=device.by_operation if by == "operation" else (),
-        by_layer=device.by_layer if by == "layer" else (),
-        by_phase=device.by_phase if by == "phase" else (),
-        by_annotation=device.by_annotation if by == "annotation" else (),
-    )
-
-
 def _brief_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(map(without_parts, rows))
 
 
-def _brief(document: ReportDocument) -> ReportDocument:
-    """Return the document without the long lists of its rows."""
-    return replace(
-        document, totals=_brief_rows(document.totals), steps=_brief_rows(document.steps), host=()
-    )
-
-
 def traces(call: Call) -> Response:
-    """Traces, newest first."""
+    """Traces that the agent received, newest first."""
     return json_response(Traces(traces=call.services.steps.traces(call.viewer, limit=call[LIMIT])))
 
 
@@ -257,9 +227,9 @@ def trace(call: Call) -> Response:
 
 
 async def take_trace(call: Call) -> Response:
-    """Receive a trace: the body, or a file of this node."""
+    """Upload a Kineto trace, plain or compressed, or name a file of the node."""
     try:
-        with call.uploads.one():
+        with call.shared.uploads.one():
             path = call[PATH]
             entry, is_new = await (_take_body(call) if path is None else _take_file(call, path))
     except IngestError as error:
@@ -300,15 +270,12 @@ async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
             device_map=call[DEVICE_MAP],
         )
     )
-    is_finished = False
     try:
         await _write_body(call, upload)
-        taken = await _in_pool(upload.finish)
-        is_finished = True
-    finally:
-        if not is_finished:
-            await _in_pool(upload.abort)
-    return taken
+        return await _in_pool(upload.finish)
+    except BaseException:
+        await _in_pool(upload.abort)
+        raise
 
 
 async def _write_body(call: Call, upload: Upload) -> None:

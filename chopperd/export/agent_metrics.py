@@ -1,11 +1,11 @@
 """Metrics about the agent itself."""
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Final
 
 from chopperd.export.metric import (
     GPU,
-    ExportState,
     Label,
     Point,
     Source,
@@ -19,15 +19,14 @@ from chopperd.export.metric import (
     standard,
 )
 from chopperd.model.devices import ReadScope
-from chopperd.model.live import GpuLive, GuardedPart, NodeSnapshot, ProcessLive
+from chopperd.model.live import GpuLive, GuardedPart, NodeSnapshot
 from chopperd.sampling.memory.layout import Pace
 from chopperd.units import seconds_from_ns
 
 BACKEND: Final = Label("backend")
 VERSION: Final = Label("version")
 #: Driver calls: of sampling, by how much they read; and others.
-_RARE: Final = "rare"
-CALL: Final = Label("call", (*(scope.value for scope in ReadScope), _RARE))
+CALL: Final = Label("call", (*(scope.value for scope in ReadScope), "rare"))
 BOUND: Final = Label("bound", ("low", "high"))
 PACE: Final = Label("pace", tuple(pace.name.lower() for pace in Pace))
 FAULT: Final = Label("fault", ("read", "lost", "invalid"))
@@ -50,11 +49,10 @@ def _hung(view: View) -> Iterable[Point]:
             yield (gpu.info.gpu, gpu.hung.scope), gpu.hung.age_s
 
 
-def _driver_s(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    return {
-        ReadScope.FAST.value: sum(gpu.driver_fast_s for gpu in snapshot.gpus),
-        ReadScope.FULL.value: sum(gpu.driver_full_s for gpu in snapshot.gpus),
-        _RARE: sum(gpu.driver_rare_s for gpu in snapshot.gpus),
+def _sums(**names: str) -> Callable[[NodeSnapshot], Mapping[str, float]]:
+    """Return a function that sums, for each label value, an attribute over all GPUs."""
+    return lambda node: {
+        value: sum(map(attrgetter(name), node.gpus)) for value, name in names.items()
     }
 
 
@@ -65,14 +63,6 @@ def _paces(gpu: GpuLive) -> Mapping[str, float]:
 def _step_time_bounds(snapshot: NodeSnapshot) -> Mapping[str, float | None]:
     found = snapshot.self_test
     return {"low": found.low_ratio, "high": found.high_ratio}
-
-
-def _faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    return {
-        "read": sum(gpu.failed_count for gpu in snapshot.gpus),
-        "lost": sum(gpu.lost_count for gpu in snapshot.gpus),
-        "invalid": sum(gpu.invalid_count for gpu in snapshot.gpus),
-    }
 
 
 def _outcomes(snapshot: NodeSnapshot) -> Mapping[str, float]:
@@ -93,16 +83,20 @@ def _outlived_faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
     return {part.value: snapshot.faults.get(part, 0) for part in GuardedPart}
 
 
-def _per_process(value: Callable[[ProcessLive], float]) -> Source:
+def _summed(name: str) -> Source:
+    """Return the source of a metric that sums an attribute of all GPUs."""
+    return per_node("gpus", lambda gpus: sum(map(attrgetter(name), gpus)))
+
+
+def _per_process(name: str) -> Source:
     return per_node_by(
-        ROLE,
-        lambda snapshot: {role: value(process) for role, process in snapshot.processes.items()},
+        ROLE, lambda node: {role: getattr(each, name) for role, each in node.processes.items()}
     )
 
 
-def _own(value: Callable[[ExportState], float]) -> Source:
+def _own(name: str) -> Source:
     """Return the source of a metric about the exporter itself."""
-    return Source(lambda view: [] if view.state is None else [((), value(view.state))])
+    return Source(lambda view: [] if view.state is None else [((), getattr(view.state, name))])
 
 
 AGENT_METRICS: Final = (
@@ -119,37 +113,33 @@ AGENT_METRICS: Final = (
     minimal(
         "agent_simulated",
         "Whether the figures come from a simulation, 1 or 0",
-        per_node(lambda snapshot: float(snapshot.simulated)),
+        per_node("simulated"),
     ),
     minimal(
         "agent_paused",
         "Whether the agent is paused, 1 or 0",
-        per_node(lambda snapshot: float(snapshot.pause is not None)),
+        Source(lambda view: [((), view.snapshot.pause is not None)]),
     ),
     standard(
         "agent_start_time_seconds",
         "When the agent started, Unix time",
-        per_node(lambda snapshot: seconds_from_ns(snapshot.started_unix_ns)),
+        per_node("started_unix_ns", seconds_from_ns),
     ),
     minimal(
         "agent_snapshot_timestamp_seconds",
         "Time of the snapshot that these metrics are from, Unix time",
-        per_node(lambda snapshot: seconds_from_ns(snapshot.taken_unix_ns)),
+        per_node("taken_unix_ns", seconds_from_ns),
     ),
-    minimal(
-        "agent_ticks_total",
-        "Reads of GPUs that were made",
-        per_node(lambda snapshot: sum(gpu.ticks_count for gpu in snapshot.gpus)),
-    ),
+    minimal("agent_ticks_total", "Reads of GPUs that were made", _summed("ticks_count")),
     minimal(
         "agent_missed_ticks_total",
         "Reads of GPUs that were due and not made",
-        per_node(lambda snapshot: sum(gpu.missed_count for gpu in snapshot.gpus)),
+        _summed("missed_count"),
     ),
     standard(
         "agent_kept_rate_hertz",
         "Achieved reads a second; agent_pace is why they differ from the configured rate",
-        per_gpu(lambda gpu: gpu.kept_hz),
+        per_gpu("kept_hz"),
     ),
     full(
         "agent_pace",
@@ -159,12 +149,12 @@ AGENT_METRICS: Final = (
     standard(
         "agent_driver_seconds_total",
         "Time in driver calls, all GPUs; call: clock and limits, everything, or no sampling",
-        per_node_by(CALL, _driver_s),
+        per_node_by(CALL, _sums(fast="driver_fast_s", full="driver_full_s", rare="driver_rare_s")),
     ),
     standard(
         "agent_step_time_ratio",
         "Time of a marked step with sampling over that without; absent until it is measured",
-        per_node(lambda snapshot: snapshot.self_test.step_time_ratio),
+        per_node("self_test.step_time_ratio"),
     ),
     standard(
         "agent_step_time_bound_ratio",
@@ -179,52 +169,48 @@ AGENT_METRICS: Final = (
     standard(
         "agent_errors_total",
         "Failed reads of GPUs, lost GPUs, and impossible values that were discarded",
-        per_node_by(FAULT, _faults),
+        per_node_by(FAULT, _sums(read="failed_count", lost="lost_count", invalid="invalid_count")),
     ),
     minimal(
         "agent_restarts_total",
         "Sampler processes that were replaced",
-        per_node(lambda snapshot: snapshot.sampler.restart_count),
+        per_node("sampler.restart_count"),
     ),
     standard(
         "agent_abandoned_processes",
         "Sampler processes that hang in a driver and were abandoned",
-        per_node(lambda snapshot: len(snapshot.sampler.abandoned_pids)),
+        per_node("sampler.abandoned_pids", len),
     ),
     standard(
         "agent_lost_samples_total",
         "Samples that the flight recorder could not store",
-        per_node(lambda snapshot: snapshot.archive.lost_samples),
+        per_node("archive.lost_samples"),
     ),
     standard(
         "agent_damaged_chunks_total",
         "Damaged chunks of the flight recorder, which were skipped",
-        per_node(lambda snapshot: snapshot.archive.damaged_chunks),
+        per_node("archive.damaged_chunks"),
     ),
     standard(
-        "agent_recorder_bytes",
-        "Disk that the flight recorder takes",
-        per_node(lambda snapshot: snapshot.archive.bytes),
+        "agent_recorder_bytes", "Disk that the flight recorder takes", per_node("archive.bytes")
     ),
     standard(
         "agent_store_bytes",
         "Disk that the store of steps and reports takes",
-        per_node(lambda snapshot: snapshot.store.bytes),
+        per_node("store.bytes"),
     ),
     standard(
         "agent_store_memory_rows",
         "Rows of the store in memory only, because they could not be written",
-        per_node(lambda snapshot: snapshot.store.in_memory),
+        per_node("store.in_memory"),
     ),
     standard(
         "agent_spool_bytes",
         "Disk that pending and retained traces take",
-        per_node(lambda snapshot: snapshot.analysis.spool_bytes),
+        per_node("analysis.spool_bytes"),
     ),
     standard(
-        "agent_waiting_traces",
-        "Traces that wait to be analysed",
-        per_node(lambda snapshot: snapshot.analysis.waiting),
+        "agent_waiting_traces", "Traces that wait to be analysed", per_node("analysis.waiting")
     ),
     standard(
         "agent_traces_total",
@@ -244,31 +230,25 @@ AGENT_METRICS: Final = (
     standard(
         "agent_process_cpu_seconds_total",
         "CPU time of the agent's processes, with those replaced since",
-        _per_process(lambda process: process.cpu_s),
+        _per_process("cpu_s"),
     ),
     standard(
         "agent_process_resident_bytes",
         "Resident memory of the agent's processes",
-        _per_process(lambda process: process.resident_bytes),
+        _per_process("resident_bytes"),
     ),
     standard(
-        "agent_process_open_fds",
-        "Open files of the agent's processes",
-        _per_process(lambda process: process.open_fds),
+        "agent_process_open_fds", "Open files of the agent's processes", _per_process("open_fds")
     ),
-    standard(
-        "agent_process_threads",
-        "Threads of the agent's processes",
-        _per_process(lambda process: process.threads),
-    ),
+    standard("agent_process_threads", "Threads of the agent's processes", _per_process("threads")),
 )
 
 #: Read last, since they are about all the others.
 EXPORT_METRICS: Final = (
-    minimal("agent_series", "Series in this scrape", _own(lambda state: state.series_count)),
+    minimal("agent_series", "Series in this scrape", _own("series_count")),
     minimal(
         "agent_render_errors_total",
         "Metrics or points left out because they could not be rendered, since the start",
-        _own(lambda state: state.render_errors_count),
+        _own("render_errors_count"),
     ),
 )

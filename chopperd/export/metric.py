@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from chopperd.model.live import GpuLive, NodeSnapshot, TracedTotals
 
@@ -25,11 +26,6 @@ class Profile(IntEnum):
     MINIMAL = 1
     STANDARD = 2
     FULL = 3
-
-    @property
-    def label(self) -> str:
-        """Name of the profile in the configuration."""
-        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +92,6 @@ class Metric:
         return f"{self.help} ({self.unit})." if self.unit else f"{self.help}."
 
 
-def minimal(name: str, help_text: str, source: Source) -> Metric:
-    """Define a metric of all profiles."""
-    return metric(Profile.MINIMAL, name, help_text, source)
-
-
-def standard(name: str, help_text: str, source: Source) -> Metric:
-    """Define a metric of the profiles standard and full."""
-    return metric(Profile.STANDARD, name, help_text, source)
-
-
-def full(name: str, help_text: str, source: Source) -> Metric:
-    """Define a metric of the profile full."""
-    return metric(Profile.FULL, name, help_text, source)
-
-
 def metric(profile: Profile, name: str, help_text: str, source: Source) -> Metric:
     """Define a metric; kind and unit come from `name`, which is without the common prefix."""
     stem = name.removesuffix("_total")
@@ -127,8 +108,28 @@ def metric(profile: Profile, name: str, help_text: str, source: Source) -> Metri
     )
 
 
-def per_node(value: Callable[[NodeSnapshot], float | None]) -> Source:
-    """Return a source with one point for the whole node."""
+minimal: Final = partial(metric, Profile.MINIMAL)
+standard: Final = partial(metric, Profile.STANDARD)
+full: Final = partial(metric, Profile.FULL)
+
+
+def _at(path: str, convert: Callable[[Any], float]) -> Callable[[object], float | None]:
+    """Return a function that reads and converts an attribute "a.b" of an object; None passes."""
+    names = path.split(".")
+
+    def read(value: Any) -> float | None:  # noqa: ANN401
+        for name in names:
+            if value is None:
+                return None
+            value = getattr(value, name)
+        return None if value is None else convert(value)
+
+    return read
+
+
+def per_node(path: str, convert: Callable[[Any], float] = float) -> Source:
+    """Return a source with one point for the whole node: an attribute of its snapshot."""
+    value = _at(path, convert)
     return Source(lambda view: [((), value(view.snapshot))])
 
 
@@ -141,8 +142,9 @@ def per_node_by(
     )
 
 
-def per_gpu(value: Callable[[GpuLive], float | None]) -> Source:
-    """Return a source with one point for each GPU that is up."""
+def per_gpu(path: str, convert: Callable[[Any], float] = float) -> Source:
+    """Return a source with one point for each GPU that is up: an attribute of it."""
+    value = _at(path, convert)
     return Source(
         lambda view: [((gpu.info.gpu,), value(gpu)) for gpu in view.snapshot.gpus if gpu.up], (GPU,)
     )
@@ -161,8 +163,9 @@ def per_gpu_by(label: Label, values: Callable[[GpuLive], Mapping[str, float]]) -
     )
 
 
-def per_traced(value: Callable[[TracedTotals], float]) -> Source:
+def per_traced(path: str, convert: Callable[[Any], float]) -> Source:
     """Return a source with one point for each GPU that is up and was traced recently."""
+    value = _at(path, convert)
     return Source(lambda view: [((gpu,), value(sums)) for gpu, sums in _traced(view)], (GPU,))
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from math import isfinite
 from threading import Lock
@@ -26,13 +26,6 @@ from chopperd.units import NS_PER_S
 
 #: In the order in which they are exported; the exporter's own come last.
 CATALOGUE: Final = (*GPU_METRICS, *TRACED_METRICS, *AGENT_METRICS, *EXPORT_METRICS)
-
-_PROFILES: Final = {profile.label: profile for profile in Profile}
-
-
-def profile_named(name: str) -> Profile:
-    """Return the profile with this name in the configuration."""
-    return _PROFILES[name]
 
 
 def metrics_of(profile: Profile) -> tuple[Metric, ...]:
@@ -204,14 +197,6 @@ def _sample_line(sample: Sample) -> str:
 STALE_NS: Final = 5 * NS_PER_S
 
 
-@dataclass(frozen=True, slots=True)
-class Exposition:
-    """Response to a scrape."""
-
-    body: bytes
-    content_type: str
-
-
 class MetricsText:
     """Renders the newest snapshot's metrics as text, once for each snapshot and format.
 
@@ -228,15 +213,17 @@ class MetricsText:
         self._lock = Lock()
         self._source: NodeSnapshot | None = None
         self._source_is_stale = False
-        self._rendered: dict[TextFormat, Exposition] = {}
+        self._rendered: dict[TextFormat, tuple[bytes, str]] = {}
 
-    def exposition(self, accept: str | None = None) -> Exposition:
-        """Return the present metrics in the format that the `Accept` header requests."""
+    def exposition(self, accept: str | None = None) -> tuple[bytes, str]:
+        """Return the metrics in the format that the `Accept` header requests, and that type."""
         wanted = text_format(accept)
         with self._lock:
             shown = self._renewed()
             if wanted not in self._rendered:
-                self._rendered[wanted] = Exposition(self._body(shown, wanted), wanted.value)
+                collector = SnapshotCollector(shown, self._metrics, self._own, self._faults)
+                body = exposition_text(collector.collect(), wanted).encode()
+                self._rendered[wanted] = body, wanted.value
             return self._rendered[wanted]
 
     def _renewed(self) -> NodeSnapshot:
@@ -247,10 +234,6 @@ class MetricsText:
             self._source, self._source_is_stale = snapshot, is_stale
             self._rendered.clear()
         return _without_gpus(snapshot) if is_stale else snapshot
-
-    def _body(self, shown: NodeSnapshot, wanted: TextFormat) -> bytes:
-        collector = SnapshotCollector(shown, self._metrics, self._own, self._faults)
-        return exposition_text(collector.collect(), wanted).encode()
 
 
 def _without_gpus(snapshot: NodeSnapshot) -> NodeSnapshot:

@@ -35,7 +35,7 @@ class Scraper:
 
     def scrape(self) -> str:
         self._source.snapshot = self.node.snapshot(RUNNING)
-        text = self._metrics.exposition().body.decode()
+        text = self._metrics.exposition()[0].decode()
         for key, value in series(text).items():
             if key[0].endswith("_total"):
                 assert value >= self._highest.get(key, 0.0), key

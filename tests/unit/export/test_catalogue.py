@@ -3,11 +3,13 @@
 import re
 from collections import Counter
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import pytest
 
+from chopperd.config.sections import MetricsConfig
 from chopperd.export.metric import Kind, Metric, Profile
-from chopperd.export.rendering import CATALOGUE, metrics_of, profile_named
+from chopperd.export.rendering import CATALOGUE, metrics_of
 from tests.exposition import families, rendered, series
 from tests.fakes.snapshots import full_snapshot
 
@@ -73,7 +75,8 @@ def test_names_are_unique_and_none_is_the_start_of_a_histogram() -> None:
 def test_profiles_hold_the_ones_before_them() -> None:
     minimal, standard, full = (set(metrics_of(profile)) for profile in Profile)
     assert minimal < standard < full == set(CATALOGUE)
-    assert [profile_named(name) for name in ("minimal", "standard", "full")] == list(Profile)
+    names = [profile.name.lower() for profile in Profile]
+    assert names == list(get_args(get_type_hints(MetricsConfig)["profile"]))
 
 
 @pytest.mark.parametrize(

@@ -407,19 +407,19 @@ def test_the_text_is_made_once_for_a_snapshot_and_format() -> None:
     first = metrics.exposition()
     assert metrics.exposition() is first
     other = metrics.exposition(OPENMETRICS)
-    assert other.content_type != first.content_type
+    assert other[1] != first[1]
     assert metrics.exposition() is first
     source.snapshot = full_snapshot(2)
-    assert values_of(metrics.exposition().body.decode(), "chopperd_gpu_up") == {"0": 1.0, "1": 1.0}
+    assert values_of(metrics.exposition()[0].decode(), "chopperd_gpu_up") == {"0": 1.0, "1": 1.0}
 
 
 def test_a_snapshot_that_has_grown_old_shows_no_gpu_up() -> None:
     source, clock = OneSnapshot(full_snapshot(2)), ScriptedClock(mono_ns=TAKEN_MONO_NS)
     metrics = MetricsText(source, Profile.STANDARD, clock)
     clock.advance(5 * NS_PER_S)
-    assert values_of(metrics.exposition().body.decode(), "chopperd_gpu_up") == {"0": 1.0, "1": 1.0}
+    assert values_of(metrics.exposition()[0].decode(), "chopperd_gpu_up") == {"0": 1.0, "1": 1.0}
     clock.advance(1)
-    text = metrics.exposition().body.decode()
+    text = metrics.exposition()[0].decode()
     assert values_of(text, "chopperd_gpu_up") == {"0": 0.0, "1": 0.0}
     assert values_of(text, "chopperd_gpu_sm_cycles_total") == {}
     assert values_of(text, "chopperd_agent_backend_up", "backend") == {"nvml": 0.0}
