@@ -78,12 +78,8 @@ def placed_lag(
     A lag beyond `MAX_LAG_NS` means another time axis, not a late sensor. Where steps repeat so
     evenly that lags a step apart fit alike, the lag nearest to 0 is returned.
 
-    Args:
-        t_ns: (n,) int64, sample times as taken, rising.
-        clock_mhz: (n,) float64, no NaN.
-        compute: When compute ran.
-        max_gap_ns: Neighbours further apart are no pair.
-        instant: The sensor is known to average over no time.
+    `t_ns`: (n,), sample times as taken, rising. `clock_mhz`: (n,), no NaN. `max_gap_ns`: neighbours
+    further apart are no pair. `instant`: the sensor is known to average over no time.
     """
     distant_ns = _distant_lag_ns(t_ns, clock_mhz, compute, max_gap_ns)
     if distant_ns is None:
@@ -105,13 +101,6 @@ def belonging(
     lag: LagEstimate, samples: GpuSamples, compute: Intervals, busy: Intervals, unknown: Intervals
 ) -> Belonging:
     """Check whether samples belong to a trace.
-
-    Args:
-        lag: The clock's lag, by `placed_lag`.
-        samples: All samples of the GPU.
-        compute: When compute ran.
-        busy: When anything ran.
-        unknown: When the trace may lack work.
 
     Source: DESIGN.md section 2, "Samples must be this trace's".
     """
@@ -199,8 +188,7 @@ def _agreement(
     The model is the change of the share of time in compute; pairs that a lag moves out of the
     traced time are left out.
 
-    Returns:
-        (l, `_BLOCKS`, 3) float64 and (l,) int64.
+    Returns (l, `_BLOCKS`, 3) float64 and (l,) int64.
     """
     base_ns = max(int(compute.start_ns[0]), int(first_ns[0]) - _SEARCHED_NS)
     end_ns = min(int(compute.end_ns[-1]), int(second_ns[-1]) + _SEARCHED_NS)
@@ -229,18 +217,16 @@ def _explained_share(sums: Float64s, counts: Int64s) -> Float64s:
     It is 0 where a lag has fewer than `_MIN_PAIRS` pairs.
     """
     whole = sums[:, 1] * sums[:, 2]
-    share: Float64s = np.divide(
+    return np.divide(
         sums[:, 0] ** 2, whole, out=np.zeros(len(whole)), where=(whole > 0) & (counts >= _MIN_PAIRS)
     )
-    return share
 
 
 def _explained_by_block(sums: Float64s) -> Float64s:
     """Compute how much of each block's squared changes the best multiple of one model explains."""
     square = float(sums[:, 1].sum())
     slope = float(sums[:, 0].sum()) / square if square else 0.0
-    explained: Float64s = 2 * slope * sums[:, 0] - slope**2 * sums[:, 1]
-    return explained
+    return 2 * slope * sums[:, 0] - slope**2 * sums[:, 1]
 
 
 def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> str | None:
@@ -266,8 +252,7 @@ def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> 
 def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:
     """Return the share of the second before each time that lies in `mask`."""
     edges = intervals.length_before_ns(mask, np.concatenate((t_ns - _AVERAGE_NS, t_ns)))
-    share: Float64s = (edges[len(t_ns) :] - edges[: len(t_ns)]) / _AVERAGE_NS
-    return share
+    return (edges[len(t_ns) :] - edges[: len(t_ns)]) / _AVERAGE_NS
 
 
 def _states(samples: GpuSamples) -> tuple[Float64s, Float64s, float]:

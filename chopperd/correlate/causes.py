@@ -44,8 +44,7 @@ def bit_shares(causes: Int64s) -> Float64s:
 
     Hardware protections outrank other bits (`ranked`); no bit is `unexplained`.
 
-    Args:
-        causes: (n,) int64 bit sets of `Cause`.
+    `causes`: (n,) bit sets of `Cause`.
 
     Source: DESIGN.md section 2, "Cause".
     """
@@ -103,10 +102,8 @@ def end_shares(
     A piece with a cause at one end alone goes by that cause's counter however little it rose there,
     if it counts in a piece next to this one. Where no sample has a reason, counters name them.
 
-    Args:
-        clock: m pieces over n = m + 1 samples.
-        causes: (n,) int64 bit sets at the samples.
-        limited_ns: (n,) float64 cumulative counters by cause; NaN where not read.
+    `clock`: m pieces over n = m + 1 samples. `causes`: (n,) bit sets at the samples. `limited_ns`:
+    (n,) cumulative counters by cause; NaN where not read.
 
     Source: DESIGN.md section 2, "Cause".
     """
@@ -164,10 +161,7 @@ def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
     Between two reads of the counter its rise belongs to the ends that name the cause there, up to
     twice their time; what is beyond, or where none does, is spread evenly.
 
-    Args:
-        counter: (n,) float64, NaN where not read.
-        t_ns: (n,) int64, the samples.
-        named: Of the left and the right ends, (m,) bool.
+    `counter`: (n,), NaN where not read. `named`: of the left and the right ends, (m,).
     """
     read = np.flatnonzero(np.isfinite(counter))
     interval = np.searchsorted(read, np.arange(len(t_ns) - 1), "right") - 1
@@ -192,10 +186,8 @@ def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
 def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> Float64s:
     """Compute what fraction of outranked causes' counted time hardware protections leave, (m,).
 
-    Args:
-        risen_ns: (m, causes) float64, what the counters rose by.
-        length_ns: (m,) float64, the pieces' lengths.
-        held: (m,) bool, whether a protection is set at both ends of a piece.
+    `risen_ns`: (m, causes), what the counters rose by. `length_ns`: (m,), the pieces' lengths.
+    `held`: (m,), whether a protection is set at both ends of a piece.
     """
     above_ns, below_ns = (risen_ns[:, list(some)].sum(axis=1) for some in (PROTECTIONS, OUTRANKED))
     room_ns = np.where(above_ns > 0, np.maximum(length_ns - above_ns, 0.0), below_ns)
@@ -213,11 +205,8 @@ def _count_in(
     The rest goes to causes without a counter there, where one is in force or none at all, else by
     the bits as they are.
 
-    Args:
-        shares: By the bits; changed.
-        counted: By the counters.
-        some: (m,) bool, the pieces that go by counters.
-        over: (m,) float64, by how much more than a piece's length was counted in it.
+    `some`: (m,), the pieces that go by counters. `over`: (m,), by how much more than a piece's
+    length was counted in it.
     """
     none = np.zeros(len(some))
     time = sum(((each.left + each.right) / 2 for each in counted.values()), none) / over
@@ -270,8 +259,7 @@ def _risen(counter_ns: Float64s, apart_ns: Int64s) -> Float64s:
     """Return by how many ns a counter rose between reads `apart_ns` apart; 0 where implausible."""
     risen_ns = np.diff(counter_ns)
     is_measured = risen_ns <= most_limited_ns(apart_ns.astype(np.float64))
-    measured: Float64s = np.where(is_measured, np.maximum(risen_ns, 0.0), 0.0)
-    return measured
+    return np.where(is_measured, np.maximum(risen_ns, 0.0), 0.0)
 
 
 def edge_weights(
@@ -282,10 +270,7 @@ def edge_weights(
     On the line that a piece is part of, the loss of a cause is linear from its part of the left
     sample's deficit to its part of the right sample's.
 
-    Args:
-        clock: m pieces.
-        shares: Shares at the two samples that each piece's line joins.
-        level_mhz: Losses are against this clock.
+    `shares`: shares at the two samples that each piece's line joins.
     """
     edges_ns = clock.edges_ns
     start_ns = edges_ns[clock.left_sample]
@@ -325,10 +310,8 @@ def named_by_counters(
     other cause's and by more than the time that no cause counted. At the first and the last sample
     one side decides. The result is empty if no counter rose.
 
-    Args:
-        risen_ns: (m, causes) float64, what the counters rose by between n = m + 1 samples.
-        length_ns: (m,) float64, time between these samples.
-        causes: Those with a counter.
+    `risen_ns`: (m, causes), what the counters rose by between n = m + 1 samples. `length_ns`: (m,),
+    time between these samples.
     """
     if not risen_ns.any():
         return {}
@@ -349,10 +332,9 @@ def counts_at_border(
     piece of which it had less than 5 %, and never take half of one of which it had all but that.
     That alone biased a cause's share by up to 2.8 points where limits change each 0.3 s at 10 Hz.
 
-    Args:
-        ratio: (m, causes) float64, what the counters rose by over the pieces' lengths.
-        is_read: Whether each cause's counter was read around a piece.
-        named: Of each cause with a counter the left and the right ends at which it is in force.
+    `ratio`: (m, causes), what the counters rose by over the pieces' lengths. `is_read`: whether
+    each cause's counter was read around a piece. `named`: of each cause with a counter the left and
+    the right ends at which it is in force.
     """
     found = np.zeros(len(ratio), bool)
     for cause, (left, right) in named.items():

@@ -81,10 +81,6 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     factor above 1 where communication costs nothing: by up to exp(s^2), s being the deviation of
     the logarithm of durations. The lower end of the interval is divided by that.
 
-    Args:
-        timeline: The device.
-        comm: When communication runs on it.
-
     Source: DESIGN.md section 2. Interval: Price and Bonett, "Distribution-free confidence intervals
         for difference and ratio of medians", J. Stat. Comput. Simul. 72 (2002), which takes the
         kernels as independent and their durations as of any distribution. Lengths that are met

@@ -152,11 +152,7 @@ class _Open:
 class DropDetector:
     """Finds the drops of one GPU, independent of how the samples are split over calls.
 
-    Attributes:
-        found_count: Drops found so far, the open one included.
-
-    Args:
-        rules: Where drops begin and end; None for the defaults.
+    `found_count`: drops found so far, the open one included.
     """
 
     def __init__(self, rules: DropRules | None = None) -> None:

@@ -87,11 +87,8 @@ class MatrixKernels:
     ) -> "MatrixKernels":
         """Find the matrix kernels of a device.
 
-        Args:
-            timeline: The device.
-            comm: When communication runs on it.
-            pieces: The clock while it computes; None without samples.
-            spec: What its vendor states; None if unknown.
+        `pieces`: the clock while it computes; None without samples. `spec`: what its vendor states;
+        None if unknown.
         """
         peak_flops_per_ns, peak_mhz = _rates(spec)
         matrix = np.flatnonzero(is_class(timeline.kernel_class, _MATRIX))

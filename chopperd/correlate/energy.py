@@ -40,13 +40,9 @@ def window_energy(
     counter dipped or restarted is not known; a window of many steps continues over it
     (`EnergyCounter`), and errs by the mean power times the time that was not seen.
 
-    Args:
-        t_ns: (n,) int64, sample times, rising.
-        counter_j: (n,) float64 cumulative, NaN where not read.
-        start_ns: (w,) int64.
-        end_ns: (w,) int64.
-        is_sum: (w,) bool, windows of many steps: known with any error.
-        period_ns: Time between two updates of the counter; None if not known.
+    `t_ns`: (n,), sample times, rising. `counter_j`: (n,) cumulative, NaN where not read. `is_sum`:
+    (w,), windows of many steps: known with any error. `period_ns`: time between two updates of the
+    counter; None if not known.
 
     Source: DESIGN.md section 2, "Energy".
     """

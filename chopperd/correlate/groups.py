@@ -123,7 +123,6 @@ class GroupTotals:
     half_ns: Float64s
 
     def __len__(self) -> int:
-        """The number of groups."""
         return len(self.group)
 
     def take(self, indices: Int64s) -> "GroupTotals":
@@ -142,12 +141,8 @@ def record_figures(
 ) -> RecordFigures:
     """Compute the time, clock and loss that each record adds to its group.
 
-    Args:
-        timeline: The device.
-        pieces: The compute clock, cut at the reference; None without samples.
-        reference_mhz: f_ref; None if unknown.
-        sample_t_ns: (s,) int64, times of the clock samples, rising.
-        sample_mhz: (s,) float64, their clocks.
+    `pieces`: the compute clock, cut at the reference; None without samples. `sample_t_ns`: (s,),
+    times of the clock samples, rising. `sample_mhz`: (s,), their clocks.
     """
     first, hits = places_of_spans(sample_t_ns, timeline.start_ns, timeline.end_ns, "left")
     hits -= first
@@ -199,12 +194,9 @@ def add_alike(
 ) -> tuple[list[Int32s | Int8s], RecordFigures]:
     """Add up the records that agree in all columns; a grouping by any of them stays the same.
 
-    Args:
-        columns: (n,) int32 or int8 each, at least one; -1 not known.
-        figures: Of each record.
+    `columns`: (n,) int32 or int8 each, at least one; -1 not known.
 
-    Returns:
-        The columns and figures of the sums, in order of their first records.
+    Returns the columns and figures of the sums, in order of their first records.
     """
     _, first, place = _distinct(columns[0])
     for column in columns[1:]:
@@ -227,11 +219,9 @@ def group_totals(
 
     Where there are more, those with the least time become one per kind, so that sums stay whole.
 
-    Args:
-        column: (n,) integers, the number of each record's group; -1 not known.
-        figures: Of each record.
-        kind: (n,) integers, the kind of each record; None: all are of one kind.
-        most: How many groups there may be, besides that of what is not known.
+    `column`: (n,) integers, the number of each record's group; -1 not known. `kind`: (n,) integers,
+    the kind of each record; None: all are of one kind. `most`: how many groups there may be,
+    besides that of what is not known.
     """
     kind = np.zeros(len(column), np.int8) if kind is None else kind
     number, first, place = _distinct(column)
@@ -268,12 +258,9 @@ def step_groups(
 
     Of those of all steps together the `MOST_OF_STEPS` longest have their own numbers.
 
-    Args:
-        row: (n,) int32, the index of the step that launched each record; -1 none.
-        steps: How many steps there are.
-        column: (n,) int32 or int8, the number of each record's group; -1 not known.
-        figures: Of each record.
-        kind: (n,) int8, the kind of each record; None: all are of one kind.
+    `row`: (n,), the index of the step that launched each record; -1 none. `steps`: how many steps
+    there are. `column`: (n,) int32 or int8, the number of each record's group; -1 not known.
+    `kind`: (n,), the kind of each record; None: all are of one kind.
     """
     values, kinds = int(column.max(initial=-1)) + 2, len(KERNEL_CLASSES)
     of_row = row.astype(np.int64)
@@ -346,12 +333,9 @@ def _bounded(
 ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
     """Merge small groups by kind; return numbers, merged counts, first records and places.
 
-    Args:
-        number: (g,) int64, the groups' numbers.
-        first: (g,) int64, the first record of each group.
-        place: (n,) int64, index of each record's group.
-        small: int64, rising indices of the groups to merge.
-        kind: (n,) the kind of each record.
+    `number`: (g,), the groups' numbers. `first`: (g,), the first record of each group. `place`:
+    (n,), index of each record's group. `small`: int64, rising indices of the groups to merge.
+    `kind`: (n,) the kind of each record.
     """
     large = np.setdiff1d(np.arange(len(number)), small, assume_unique=True)
     kinds, which = np.unique(kind[first[small]], return_inverse=True)

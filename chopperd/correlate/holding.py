@@ -67,28 +67,18 @@ class HeldTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pieces:
-    """Pieces of a device's time, (n,) each.
-
-    Attributes:
-        row: Index into `HELD_ROWS`.
-        thread: That of the launch call; -1 without.
-        at_ns: When its stack is read; of pieces that move, at every moment of theirs.
-        moves: Which do.
-        holder: The holder; `_READ` where it takes a stack.
-        flags: Bits of what else is known.
-    """
+    """Pieces of a device's time, (n,) each."""
 
     start_ns: Int64s
     end_ns: Int64s
-    row: Int8s
-    thread: Int32s
-    at_ns: Int64s
+    row: Int8s  # index into `HELD_ROWS`
+    thread: Int32s  # that of the launch call; -1 without
+    at_ns: Int64s  # when its stack is read; of pieces that move, at every moment of theirs
     moves: Bools
-    holder: Int32s
-    flags: Int8s
+    holder: Int32s  # the holder; `_READ` where it takes a stack
+    flags: Int8s  # bits of what else is known
 
     def __len__(self) -> int:
-        """The number of pieces."""
         return len(self.start_ns)
 
     def of(self, rows: Int64s | Bools | slice) -> "_Pieces":
@@ -112,13 +102,7 @@ def held_totals(
 ) -> HeldTotals:
     """Add up who held a device, by window and row of the waterfall.
 
-    Args:
-        device: The device.
-        stacks: What is open on the threads that launch.
-        activity: What each thread did.
-        masks: The device's busy time.
-        idle: Its idle time.
-        windows: Those of its steps, disjoint and in order, and last that of the whole file.
+    `windows`: those of its steps, disjoint and in order, and last that of the whole file.
     """
     pieces = _joined([*_idle(device, idle), *_communicating(device, masks, activity)])
     pieces = pieces.of(pieces.end_ns > pieces.start_ns)
@@ -306,11 +290,8 @@ def _latest(at_ns: Int64s, first: Int64s, group: Int32s, moment_ns: Int64s) -> I
 
     That in front of its first where there is none.
 
-    Args:
-        at_ns: (m,) int64, rising within each group.
-        first: (groups + 1,) int64, where each group's instants begin.
-        group: (n,) int32.
-        moment_ns: (n,) int64.
+    `at_ns`: (m,), rising within each group. `first`: (groups + 1,), where each group's instants
+    begin.
     """
     found = np.empty(len(group), np.int64)
     order = np.argsort(group, kind="stable")

@@ -23,10 +23,8 @@ def places(
     For these the few values are sought among the points instead, and each count is repeated up to
     the next: kernels come by millions, samples by hundreds of thousands.
 
-    Args:
-        values: (m,) rising.
-        points: (n,) in any order.
-        side: As in numpy: "left" counts the values below each point, "right" those up to it.
+    `values`: (m,) rising. `points`: (n,) in any order. `side`: as in numpy: "left" counts the
+    values below each point, "right" those up to it.
     """
     if len(points) < len(values) or np.any(points[1:] < points[:-1]):
         return np.searchsorted(values, points, side)
@@ -45,11 +43,8 @@ def places_of_spans(
 
     An end is searched only where a value lies between it and its start.
 
-    Args:
-        values: (m,) rising.
-        start: (n,) best rising.
-        end: (n,) none below its start; best such that most spans hold no value.
-        side: As in `places`.
+    `values`: (m,) rising. `start`: (n,) best rising. `end`: (n,) none below its start; best such
+    that most spans hold no value. `side`: as in `places`.
     """
     first = places(values, start, side)
     if not len(values):
@@ -67,9 +62,8 @@ EMPTY: Final = Intervals(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.i
 def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
     """The time that lies in at least one of the given intervals, in as few pieces as possible.
 
-    Args:
-        start_ns: (n,) int64, in any order.
-        end_ns: (n,) int64; intervals with `end_ns <= start_ns` are empty and count for nothing.
+    `start_ns`: (n,), in any order. `end_ns`: (n,); intervals with `end_ns <= start_ns` are empty
+    and count for nothing.
     """
     real = end_ns > start_ns
     if not real.all():
@@ -138,16 +132,13 @@ def contains(a: Intervals, points_ns: Int64s) -> Bools:
     if len(a) == 0:
         return np.zeros(len(points_ns), np.bool_)
     at = np.searchsorted(a.start_ns, points_ns, side="right") - 1
-    inside: Bools = (at >= 0) & (points_ns < a.end_ns.take(at))
-    return inside
+    return (at >= 0) & (points_ns < a.end_ns.take(at))
 
 
 def split_at(a: Intervals, cuts_ns: Int64s) -> Intervals:
     """Cut the set at every one of `cuts_ns` that lies inside an interval; its time stays the same.
 
-    Args:
-        a: The set.
-        cuts_ns: (n,) int64 in any order; repeated cuts and cuts elsewhere change nothing.
+    `cuts_ns`: (n,) in any order; repeated cuts and cuts elsewhere change nothing.
     """
     if len(a) == 0 or len(cuts_ns) == 0:
         return a

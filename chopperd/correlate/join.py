@@ -161,14 +161,9 @@ def join_device(
 ) -> JoinedDevice:
     """Compute a device's figures, with clocks where samples cover its time.
 
-    Args:
-        timeline: The device.
-        activity: What each host thread did.
-        gpu_samples: The samples of its GPU on the trace's time axis; None if not known.
-        reference_mhz: f_ref; None if unknown.
-        collectives: What the timeline's `collective` column indexes.
-        spec: What the GPU's vendor states of it; None if unknown.
-        stacks: What was open on the threads that launch; None without.
+    `gpu_samples`: the samples of its GPU on the trace's time axis; None if not known. `spec`: what
+    the GPU's vendor states of it; None if unknown. `stacks`: what was open on the threads that
+    launch; None without.
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)

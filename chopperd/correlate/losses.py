@@ -67,12 +67,8 @@ def mean_clock(
     averaging sensor may have moved; by how much the mean changes if the sensor lags by
     `timing.lag_ns` more; what rounding may hide. It is at least half a step of the sensor.
 
-    Args:
-        samples: All samples of the GPU, at least two.
-        running: The class.
-        mask: When it ran (for communication and copies: exposed).
-        windows: The windows.
-        timing: How far samples and trace may lie apart.
+    `samples`: all samples of the GPU, at least two. `mask`: when it ran (for communication and
+    copies: exposed). `timing`: how far samples and trace may lie apart.
     """
     level = pooled_by_level(samples, running)
     clock = _signal(samples, level, running, mask)
@@ -193,13 +189,8 @@ def ceiling_loss(
     What lies between the reference and the lowest standing limit is `user_limit`; the rest goes
     by the driver's counters and reason bits.
 
-    Args:
-        mean: The compute clock.
-        windows: The windows.
-        reference_mhz: f_ref.
-        limit_mhz: Lowest standing limit; None if there is none or it is not known.
-        causes: (n,) int64 bit sets at the samples.
-        limited_ns: (n,) cumulative counters at the samples.
+    `limit_mhz`: lowest standing limit; None if there is none or it is not known. `causes`: (n,) bit
+    sets at the samples. `limited_ns`: (n,) cumulative counters at the samples.
 
     Source: DESIGN.md section 2, "Three losses" and "Cause".
     """
@@ -256,9 +247,8 @@ def counter_updates(
 def largest_remainder(parts: Float64s, totals: Int64s) -> Int64s:
     """Round rows of parts to integers of a given sum, each within 1 of its exact share: (w, n).
 
-    Args:
-        parts: (w, n) float64, not negative; a row of zeros stays one and needs a total of 0.
-        totals: (w,) int64, what the rows sum to.
+    `parts`: (w, n), not negative; a row of zeros stays one and needs a total of 0. `totals`: (w,),
+    what the rows sum to.
     """
     whole = parts.sum(axis=1, keepdims=True)
     exact = np.divide(parts, whole, out=np.zeros_like(parts), where=whole > 0) * totals[:, None]

@@ -43,9 +43,7 @@ class Peers:
     def excess(self, mean_mhz: Float64s, half_mhz: Float64s) -> "Excess":
         """Compute how far mean clocks over the same window lie below the reference.
 
-        Args:
-            mean_mhz: (n,) float64.
-            half_mhz: (n,) float64, half widths of their 95 % intervals.
+        `half_mhz`: (n,), half widths of their 95 % intervals.
         """
         below = 1.0 - mean_mhz / self.reference_mhz
         half = np.hypot(half_mhz, mean_mhz / self.reference_mhz * self.error_mhz)
@@ -79,10 +77,9 @@ def peers_of(mean_mhz: Float64s, half_mhz: Float64s, wander: float = 0.0) -> Pee
 
     It is of all of them, the compared GPU included.
 
-    Args:
-        mean_mhz: (n,) float64, mean compute clocks over one window; NaN unknown.
-        half_mhz: (n,) float64, half widths of their 95 % intervals; NaN unknown.
-        wander: As of `wander_ratio`, where the window has parts.
+    `mean_mhz`: (n,), mean compute clocks over one window; NaN unknown. `half_mhz`: (n,), half
+    widths of their 95 % intervals; NaN unknown. `wander`: as of `wander_ratio`, where the window
+    has parts.
     """
     known = np.flatnonzero(np.isfinite(mean_mhz))
     if len(known) < MIN_PEERS:
@@ -110,11 +107,9 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
     but for one that scatters far more than the others: what it does in some steps only must not
     hide it.
 
-    Args:
-        shares: For each GPU (steps,) float64, its clock over the peers' in each step.
+    `shares`: for each GPU (steps,), its clock over the peers' in each step.
 
-    Returns:
-        Half of the 95 % interval as a share of the clock; 0 for fewer than two steps.
+    Returns half of the 95 % interval as a share of the clock; 0 for fewer than two steps.
 
     Source: known-truth simulation of nodes of 8 equal GPUs (spread of 1 % either way). Clocks that
     wander by 4 % over 0.3 to 1 s made 1.5 % and 3 MAD alone accuse somebody in 9-28 % of runs of 1
@@ -145,8 +140,7 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
 def _of_correlation(correlation: float, parts: int) -> tuple[float, float]:
     """Compute what a first-order autoregression predicts for parts less their own mean.
 
-    Returns:
-        Expected products of neighbours over squares; variance of the mean over the squares.
+    Returns expected products of neighbours over squares; variance of the mean over the squares.
     """
     apart = np.abs(np.subtract.outer(np.arange(parts), np.arange(parts)))
     covariance = correlation**apart

@@ -23,9 +23,7 @@ def unix_from_mono(t_mono_ns: Int64s, triples: Sequence[TimeTriple]) -> Int64s:
     after the last it is that of the nearest. Only the small change of the offset passes through a
     float, so that no ns is lost.
 
-    Args:
-        t_mono_ns: (n,) int64, in any order.
-        triples: At least one, rising in `mono_ns`.
+    `t_mono_ns`: (n,), in any order. `triples`: at least one, rising in `mono_ns`.
 
     Raises:
         ValueError: There is no triple.
@@ -96,10 +94,8 @@ _T_99: Final = 3.169
 def clock_drift(start_ns: Int64s, end_ns: Int64s, called_ns: Int64s) -> ClockDrift | None:
     """Measure the drift between a device's records and their launches; None if not measurable.
 
-    Args:
-        start_ns: (n,) int64, all records of the device, sorted.
-        end_ns: (n,) int64, their ends.
-        called_ns: (n,) int64, when the launch of each began; -1 where it is not known.
+    `start_ns`: (n,), all records of the device, sorted. `called_ns`: (n,), when the launch of each
+    began; -1 where it is not known.
     """
     chosen = np.flatnonzero(_found_idle(start_ns, end_ns) & (called_ns >= 0))
     if len(chosen) < _FEWEST:

@@ -94,10 +94,6 @@ def collective_totals(
 
     A kind has a name, a process group with its description, size and ranks. Only kinds that occur
     have a column; `OTHER_COLLECTIVES` has those with the least time of very many.
-
-    Args:
-        timeline: The device.
-        collectives: What its `collective` column indexes.
     """
     comm = np.flatnonzero(is_class(timeline.kernel_class, COMM_CLASSES))
     number_of: dict[Collective, int] = {}
@@ -159,9 +155,8 @@ def bus_factor(name: str, group_size: int | None) -> float | None:
     None too for a group of one, which uses no link, and for unevenly split all-to-alls, of which
     the share that stays on the rank is not known.
 
-    Args:
-        name: In one spelling ("allreduce").
-        group_size: Ranks of its process group; None if not known.
+    `name`: in one spelling ("allreduce"). `group_size`: ranks of its process group; None if not
+    known.
 
     Source: nccl-tests: 2 (n - 1) / n, (n - 1) / n, or 1 for collectives with one root and for
         messages from rank to rank. They are of rings and trees, not of reductions in switches.
@@ -262,10 +257,8 @@ class ChopperKernels:
 def _parts_ns(timeline: DeviceTimeline, kernels: Int64s, first: Int64s) -> dict[str, Int64s]:
     """Compute the figures of each kernel, (n,) int64 by the name of the sum of them.
 
-    Args:
-        timeline: The device.
-        kernels: Which count, by group, then by start.
-        first: Which of those are the first of their group.
+    `kernels`: which count, by group, then by start. `first`: which of those are the first of their
+    group.
     """
     start, end = timeline.start_ns[kernels], timeline.end_ns[kernels]
     call = np.minimum(timeline.call_start_ns[kernels], start)  # by the device's clock a us early
@@ -349,13 +342,7 @@ class Traffic:
 def traffic_of(
     timeline: DeviceTimeline, comm: Intervals, collectives: tuple[Collective, ...]
 ) -> Traffic:
-    """Compute the traffic of one device.
-
-    Args:
-        timeline: The device.
-        comm: When communication runs on it.
-        collectives: What its `collective` column indexes.
-    """
+    """Compute the traffic of one device."""
     kernels = ChopperKernels.of(timeline)
     return Traffic(
         copies=copy_totals(timeline),

@@ -47,7 +47,6 @@ class Windows:
     end_ns: Int64s
 
     def __len__(self) -> int:
-        """The number of windows."""
         return len(self.start_ns)
 
 
@@ -115,15 +114,12 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
 def copy_ways(kernel_class: Int8s, direction: Int8s) -> Int8s:
     """Get the direction of each copy and fill: (n,) int8; fills `MEMSET`, unknown copies D2D.
 
-    Args:
-        kernel_class: (n,) int8, of copies and fills.
-        direction: (n,) int8, `CopyDirection` as traced.
+    `kernel_class`: (n,), of copies and fills. `direction`: (n,), `CopyDirection` as traced.
     """
     unknown = (direction == CopyDirection.NONE) & (kernel_class == KernelClass.MEMCPY)
     direction = np.where(unknown, np.int8(CopyDirection.D2D), direction)
     is_fill = kernel_class == KernelClass.MEMSET
-    filled: Int8s = np.where(is_fill, np.int8(CopyDirection.MEMSET), direction)
-    return filled
+    return np.where(is_fill, np.int8(CopyDirection.MEMSET), direction)
 
 
 def _union_of(timeline: DeviceTimeline, wanted: Bools | Int64s) -> Intervals:
@@ -159,10 +155,6 @@ def idle_split(
     An idle ns belongs to the record that starts first after it: before that record's runtime
     call began, to what the thread of that call did then; from the call on, to the call itself.
 
-    Args:
-        timeline: The device.
-        busy: Its busy union.
-        activity: What each host thread did.
     Source: DESIGN.md section 2, "The waterfall".
     """
     rest, record, unknown = _gaps(timeline, busy)
@@ -182,9 +174,8 @@ def idle_split(
 def _gaps(timeline: DeviceTimeline, busy: Intervals) -> tuple[Intervals, Int64s, Intervals]:
     """Return the known idle time between a device's records, whose it is, and the unknown one.
 
-    Returns:
-        Disjoint gaps; for each the index of the record that starts first after any of its ns, (n,)
-        int64; and the idle time in which launches without a record may have run.
+    Returns disjoint gaps; for each the index of the record that starts first after any of its ns,
+    (n,) int64; and the idle time in which launches without a record may have run.
     """
     idle = intervals.difference(_traced(timeline), busy)
     unknown = intervals.intersection(idle, timeline.unrecorded)
@@ -201,10 +192,7 @@ def following(start_ns: Int64s, call_thread: Int32s, at_ns: Int64s) -> Int64s:
     Of records that start together a linked one counts, then the first in the table. Where none
     starts, the result is the number of records.
 
-    Args:
-        start_ns: (m,) int64, rising.
-        call_thread: (m,) int32; -1 for unlinked records.
-        at_ns: (n,) int64.
+    `start_ns`: (m,), rising. `call_thread`: (m,); -1 for unlinked records.
     """
     found = np.searchsorted(start_ns, at_ns, "right")
     count = len(start_ns)
@@ -267,11 +255,8 @@ def _union_lengths_ns(group: Int64s, start_ns: Int64s, end_ns: Int64s, count: in
     The groups are laid one behind the other, so that no interval reaches into the next group's;
     what an interval adds to the union is what lies beyond all before it.
 
-    Args:
-        group: (n,) int64, not negative; those of `count` and more are left out of the result.
-        start_ns: (n,) int64, rising.
-        end_ns: (n,) int64.
-        count: How many groups.
+    `group`: (n,), not negative; those of `count` and more are left out of the result. `start_ns`:
+    (n,), rising.
     """
     if not len(group):
         return np.zeros(count, np.int64)
@@ -321,10 +306,6 @@ def phase_busy_ns(timeline: DeviceTimeline, windows: Windows) -> Mapping[Phase, 
     A phase's time is a union over streams, like busy time. Phases may run at once (communication of
     the backward and the optimizer), so that they may sum to more than busy time. `UNKNOWN` is
     the time of records of no known phase: they may be of any.
-
-    Args:
-        timeline: The device.
-        windows: The rows.
     """
     found = {}
     for phase in Phase:
@@ -341,9 +322,7 @@ class RowSums:
     Rows are the steps of the device's windows, each with the records that it launched, whenever
     they ran; and last all the records, also of steps without a window.
 
-    Args:
-        timeline: The device.
-        records: (n,) int64, indices of the records that count.
+    `records`: (n,), indices of the records that count.
     """
 
     def __init__(self, timeline: DeviceTimeline, records: Int64s) -> None:
@@ -367,10 +346,7 @@ class RowSums:
     def apart(self, key: Int64s, key_count: int, values: Int64s | None = None) -> Int64s:
         """Sum each row's records separately by key: (r, key_count) int64.
 
-        Args:
-            key: (n,) int64, 0 to `key_count` - 1.
-            key_count: How many keys there are.
-            values: (n,) int64, what to add up; None counts the records.
+        `key`: (n,), 0 to `key_count` - 1. `values`: (n,), what to add up; None counts the records.
         """
         flat = np.repeat(self._place * key_count, self._length) + key
         sums = np.bincount(flat, values, self._place_count * key_count)

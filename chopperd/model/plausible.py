@@ -115,9 +115,7 @@ class EnergyCounter:
     def increment_j(self, energy_j: float, t_mono_ns: int) -> float:
         """Record a reading and return the energy in J that it adds, >= 0; the first adds 0.
 
-        Args:
-            energy_j: The value of the counter.
-            t_mono_ns: Time of the reading; not earlier than that of the previous one.
+        `t_mono_ns`: time of the reading; not earlier than that of the previous one.
         """
         reading = t_mono_ns, energy_j
         if self._good is None or _follows(self._good, reading):

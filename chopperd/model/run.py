@@ -75,10 +75,6 @@ class DeviceMap:
 def device_map_of(text: str, name: str) -> DeviceMap:
     """Parse a device map from `0=GPU-uuid,3:0=GPU-uuid` or `pci`.
 
-    Args:
-        text: As a user wrote it.
-        name: What it is called where it was written.
-
     Raises:
         ConfigError: Parts of the text are not valid; the message lists them.
     """

@@ -65,7 +65,6 @@ class GpuSamples:
     die_clocks_mhz: Float64s | None = None
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.t_unix_ns)
 
 

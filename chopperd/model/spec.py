@@ -155,10 +155,9 @@ SPECS: Final = (
 def spec_of(name: str | None, *, units: int | None, is_part: bool) -> tuple[GpuSpec | None, str]:
     """Return the spec of a GPU, and the reason where there is none ("" where there is).
 
-    Args:
-        name: Product name as the driver or a trace reports it; None if not known.
-        units: Its SMs or CUs as a trace reports them; None if it does not.
-        is_part: Whether it is known to be a partition or a MIG instance.
+    `name`: product name as the driver or a trace reports it; None if not known. `units`: its SMs or
+    CUs as a trace reports them; None if it does not. `is_part`: whether it is known to be a
+    partition or a MIG instance.
     """
     if not name:
         return None, "the GPU's product name is not known"

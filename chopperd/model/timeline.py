@@ -56,27 +56,24 @@ class Marker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One training step by its markers on the host.
+    """One training step by its markers on the host."""
 
-    Attributes:
-        step: Its number: of the (last) marker, or counted from 0 where only optimizers mark steps.
-        start_ns, end_ns: From the first marker's start to the last marker's end.
-        markers: The markers it is made of; more than one under gradient accumulation.
-        partial_reasons: Why it is not complete ("launches_without_record", "starts_before_trace",
-            "trace_ends", ...); empty when it is.
-        process: The process whose step it is; None where only one process has steps.
-        name: The annotation that marks it, where steps may differ by that: of a serving engine, or
-            of the job's own; else None.
-        cycle: Which of the profiler's cycles in the file, from 0: between two nothing was recorded.
-    """
-
+    # Its number: of the (last) marker, or counted from 0 where only optimizers mark steps
     step: int
+    # From the first marker's start to the last marker's end
     start_ns: int
     end_ns: int
+    # The markers it is made of; more than one under gradient accumulation
     markers: tuple[Marker, ...]
+    # Why it is not complete ("launches_without_record", "starts_before_trace", "trace_ends", ...);
+    # empty when it is
     partial_reasons: tuple[str, ...] = ()
+    # The process whose step it is; None where only one process has steps
     process: int | str | None = None
+    # Which of the profiler's cycles in the file, from 0: between two nothing was recorded
     cycle: int = 0
+    # The annotation that marks it, where steps may differ by that: of a serving engine, or of the
+    # job's own; else None
     name: str | None = None
 
 
@@ -88,7 +85,6 @@ class Intervals:
     end_ns: Int64s
 
     def __len__(self) -> int:
-        """The number of intervals."""
         return len(self.start_ns)
 
 
@@ -174,29 +170,19 @@ class HostStacks:
 
     Between two edges of a thread nothing begins or ends there. The edges of all threads are one
     table, by thread and time; each thread has one before all time.
-
-    Attributes:
-        first: (threads + 1,) int64, index of each thread's first edge.
-        at_ns: (e,) int64, the edges.
-        holder: (e,) int32, index into `holders`: whoever would hold a device from the edge to the
-            next one, if what is read is this stack.
-        is_open: (e,) bool, whether anything is open there.
-        process: (threads,) int32, a number of the thread's process.
-        first_launch: (processes + 1,) int64, index of each process's first launch.
-        launch_ns: (l,) int64, when each launch began, by process and time.
-        launch_thread: (l,) int32, on which thread.
-        holders: What `holder` indexes; the first are those of `NoHolder`.
     """
 
-    first: Int64s
-    at_ns: Int64s
+    first: Int64s  # (threads + 1,), index of each thread's first edge
+    at_ns: Int64s  # (e,), the edges
+    # (e,), index into `holders`: whoever would hold a device from the edge to the next one, if what
+    # is read is this stack
     holder: Int32s
-    is_open: Bools
-    process: Int32s
-    first_launch: Int64s
-    launch_ns: Int64s
-    launch_thread: Int32s
-    holders: tuple[Holder, ...]
+    is_open: Bools  # (e,), whether anything is open there
+    process: Int32s  # (threads,), a number of the thread's process
+    first_launch: Int64s  # (processes + 1,), index of each process's first launch
+    launch_ns: Int64s  # (l,), when each launch began, by process and time
+    launch_thread: Int32s  # (l,), on which thread
+    holders: tuple[Holder, ...]  # what `holder` indexes; the first are those of `NoHolder`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +226,6 @@ class DeviceTimeline:
     drift: ClockDrift | None = None
 
     def __len__(self) -> int:
-        """The number of records."""
         return len(self.start_ns)
 
 

@@ -124,7 +124,6 @@ class DeviceRecords:
     comms_id: Int64s
 
     def __len__(self) -> int:
-        """The number of records."""
         return len(self.start_ns)
 
 
@@ -142,7 +141,6 @@ class RuntimeCalls:
     size_bytes: Int64s  # what it copies or allocates; -1 not reported (CUDA never does)
 
     def __len__(self) -> int:
-        """The number of calls."""
         return len(self.start_ns)
 
 
@@ -171,7 +169,6 @@ class HostSpans:
     collective: Int32s  # index into `Trace.collectives`; -1 without
 
     def __len__(self) -> int:
-        """The number of spans."""
         return len(self.start_ns)
 
 
@@ -188,7 +185,6 @@ class PythonFrames:
     function: Int32s  # index into `Trace.functions`
 
     def __len__(self) -> int:
-        """The number of frames."""
         return len(self.start_ns)
 
 
@@ -203,7 +199,6 @@ class DeviceSpans:
     name: Int32s
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.start_ns)
 
 
@@ -218,7 +213,6 @@ class FlowEnds:
     t_ns: Int64s  # the start of the operator
 
     def __len__(self) -> int:
-        """The number of arrow ends."""
         return len(self.t_ns)
 
 

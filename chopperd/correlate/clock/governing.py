@@ -50,12 +50,9 @@ def governing_mhz(
 ) -> Float64s:
     """Return the clock of the governing die at each sample, (n,), by the rule of `governed`.
 
-    Args:
-        t_ns: (n,) times, rising.
-        dies_mhz: (n, dies) clocks, NaN where a die reports none.
-        own_mhz: (n,) what stays where no die is reported.
-        before_ns: How far back the means reach, that time included.
-        after_ns: How far ahead they reach, that time included.
+    `t_ns`: (n,) times, rising. `dies_mhz`: (n, dies) clocks, NaN where a die reports none.
+    `own_mhz`: (n,) what stays where no die is reported. `before_ns`: how far back the means reach,
+    that time included. `after_ns`: how far ahead they reach, that time included.
     """
     clock_mhz = _of_running_mhz(t_ns, dies_mhz, t_ns - before_ns, t_ns + after_ns)
     asleep = np.flatnonzero(np.isnan(clock_mhz))
@@ -71,8 +68,7 @@ def are_running(dies_mhz: Float64s) -> Bools:
 def are_gated(dies_mhz: Float64s) -> Bools:
     """Whether each die is in deep sleep while another runs, (n, d) bool for (n, d) clocks."""
     running = are_running(dies_mhz)
-    gated: Bools = (dies_mhz <= DEEP_SLEEP_MHZ) & running.any(axis=1, keepdims=True)
-    return gated
+    return (dies_mhz <= DEEP_SLEEP_MHZ) & running.any(axis=1, keepdims=True)
 
 
 def reported_dies(dies_mhz: Float64s) -> Float64s | None:
@@ -111,13 +107,11 @@ def _sums(values: Float64s, begin: Int64s, end: Int64s) -> Float64s:
     """Sum whole numbers over each range of rows `[begin, end)`."""
     before = np.zeros(len(values) + 1)
     np.cumsum(values, out=before[1:])
-    sums: Float64s = before[end] - before[begin]
-    return sums
+    return before[end] - before[begin]
 
 
 def _asleep_mhz(dies_mhz: Float64s, own_mhz: Float64s) -> Float64s:
     """Return the clock where no die runs: the lowest not 0 or NaN; `own_mhz` if none reports."""
     lowest = np.where(dies_mhz > 0, dies_mhz, np.inf).min(axis=1)
     lowest[np.isinf(lowest)] = np.nan
-    clock_mhz: Float64s = np.where(np.isnan(dies_mhz).all(axis=1), own_mhz, lowest)
-    return clock_mhz
+    return np.where(np.isnan(dies_mhz).all(axis=1), own_mhz, lowest)

@@ -80,11 +80,8 @@ class Primitive:
 def primitive(edges: Float64s, left: Float64s, right: Float64s, base_ns: int) -> Primitive:
     """Integrate the function that is linear from `left` to `right` on each piece.
 
-    Args:
-        edges: (m + 1,) float64, rising, ns since `base_ns`; m >= 1.
-        left: (m,) float64, value at each piece's start.
-        right: (m,) float64, value at each piece's end.
-        base_ns: Origin of `edges`.
+    `edges`: (m + 1,), rising, ns since `base_ns`; m >= 1. `left`: (m,), value at each piece's
+    start. `right`: (m,), value at each piece's end. `base_ns`: origin of `edges`.
     """
     length = np.diff(edges)
     slope = np.divide(right - left, length, out=np.zeros_like(length), where=length > 0)
@@ -174,11 +171,10 @@ class ClockPieces:
     ) -> Primitive:
         """Return the primitive of max(0, level - clock), MHz ns.
 
-        Args:
-            level_mhz: One of the levels that the pieces were cut at: a piece that begins or ends
-                inside one of the clock's own pieces has no deficit there.
-            weights: Factors of the deficit at the start and at the end of each of the clock's
-                pieces, (m,) float64 each; in between the weighted deficit is linear.
+        `level_mhz`: one of the levels that the pieces were cut at: a piece that begins or ends
+        inside one of the clock's own pieces has no deficit there. `weights`: factors of the deficit
+        at the start and at the end of each of the clock's pieces, (m,) each; in between the
+        weighted deficit is linear.
         """
         left = np.nan_to_num(np.maximum(level_mhz - self.left_mhz, 0.0))
         right = np.nan_to_num(np.maximum(level_mhz - self.right_mhz, 0.0))
@@ -213,8 +209,7 @@ class MaskedWindows:
         before = np.concatenate(([0.0], np.cumsum(g.over(self.spans))))
         up_to = before.take(self.done) + (g.at(self.cut) - g.at(self.begun))
         start, end = np.split(up_to, 2)
-        inside: Float64s = end - start
-        return inside
+        return end - start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,5 +251,4 @@ class AtOnce:
         count = len(self.order) // 2
         total = np.zeros(2 * count)
         total[self.order[1:]] = np.cumsum(share, out=share)
-        shared: Float64s = total[count:] - total[:count]
-        return shared
+        return total[count:] - total[:count]

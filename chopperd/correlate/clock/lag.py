@@ -125,12 +125,8 @@ def measure_lag(
     Changes between neighbouring samples are compared, as slow drifts cancel in them. The interval
     is a bootstrap over 20 blocks of time.
 
-    Args:
-        t_ns: (n,) int64, sample times as taken, rising.
-        clock_mhz: (n,) float64, no NaN.
-        compute: When compute ran.
-        max_gap_ns: Neighbours further apart are no pair.
-        instant: The sensor is known to average over no time.
+    `t_ns`: (n,), sample times as taken, rising. `clock_mhz`: (n,), no NaN. `max_gap_ns`: neighbours
+    further apart are no pair. `instant`: the sensor is known to average over no time.
 
     Source: DESIGN.md section 2, "Samples": a check that states the lag or says "not measurable".
     """
@@ -220,11 +216,7 @@ def _effective_count(change_mhz: Float64s) -> float:
 def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs) -> Float64s:
     """Sum (change x model, model^2) per block, lag and blur: (b, l, s, 2).
 
-    Args:
-        pairs: At least one a block.
-        compute: When compute ran.
-        lags_ns: (l,) int64, whole cells.
-        blurs: s of them.
+    `pairs`: at least one a block. `lags_ns`: (l,), whole cells.
     """
     base_ns = int(pairs.t_ns[0] - lags_ns.max()) - blurs.longest_ns
     end_ns = int(pairs.t_ns[-1] - lags_ns.min()) + blurs.longest_ns // 2
@@ -275,10 +267,7 @@ def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
 def _explained(sums: Float64s) -> Float64s:
     """Compute how much of the squared changes a model's best multiple explains: (..., l, s)."""
     square = sums[..., 1]
-    explained: Float64s = np.divide(
-        sums[..., 0] ** 2, square, out=np.zeros(square.shape), where=square > 0
-    )
-    return explained
+    return np.divide(sums[..., 0] ** 2, square, out=np.zeros(square.shape), where=square > 0)
 
 
 def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
@@ -307,5 +296,4 @@ def _resampled(blocks: Float64s) -> Float64s:
     """Return sums over blocks drawn with replacement: (resamples, ...)."""
     count = len(blocks)
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
-    sums: Float64s = np.tensordot(draws.astype(np.float64), blocks, axes=1)
-    return sums
+    return np.tensordot(draws.astype(np.float64), blocks, axes=1)

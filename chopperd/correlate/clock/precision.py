@@ -65,13 +65,7 @@ def timing_of(
     is known to show instants. Where its lag is known and shorter than the one measured, the rest
     of that is time over which it averages, too.
 
-    Args:
-        gpu: Whose samples they are.
-        lag: As measured.
-        known_ns: The lag of its sensor that was subtracted; None if the measured one was.
-        join_ns: As in `TimingUncertainty`.
-        clock_mhz: All samples.
-        distinct_reads: As in `TimingUncertainty`.
+    `known_ns`: the lag of its sensor that was subtracted; None if the measured one was.
 
     Source: DESIGN.md section 2, "Clock signal".
     """
@@ -119,10 +113,7 @@ def distinct_reads(samples: LabelledSamples, start_ns: Int64s, end_ns: Int64s) -
     Their phases in the step fall into as many cells as there are reads: random ones fill 1 - 1/e
     of them, ones that keep a beat with the step few.
 
-    Args:
-        samples: Of which reads of compute count.
-        start_ns: (s,) int64, the steps' starts, rising.
-        end_ns: (s,) int64, their ends.
+    `start_ns`: (s,), the steps' starts, rising.
     """
     t_ns = samples.t_ns[samples.label == RunningClass.COMPUTE]
     step = np.searchsorted(start_ns, t_ns, "right") - 1
@@ -152,15 +143,10 @@ def standard_errors_mhz(
     window, or of the nearest 30 of them if it holds fewer: V1 = mean r^2, V2 the same at double
     spacing, k = clip(2/3 - (V2/V1 - 1)/2, 1/6, 2/3), se = sqrt(k V1 / n), n = covered time x rate.
 
-    Args:
-        samples: All samples.
-        running: The class.
-        windows: (w,) starts and ends, ns.
-        counts: (w,) n.
-        borders: (w,) the share of each window's time in class that an average over
-            2 `UNMEASURED_LAG_NS` mixes with what comes before and after, as independent errors;
-            None if the sensor is known to show instants. Where the samples seem smooth, the lowest
-            k is not believed, as it may be the sensor that is smooth, and the borders count.
+    `borders`: (w,) the share of each window's time in class that an average over 2
+    `UNMEASURED_LAG_NS` mixes with what comes before and after, as independent errors; None if the
+    sensor is known to show instants. Where the samples seem smooth, the lowest k is not believed,
+    as it may be the sensor that is smooth, and the borders count.
 
     Source: DESIGN.md section 2, "Interval".
     """
@@ -194,8 +180,7 @@ def _is_smooth(clock_mhz: Float64s) -> bool:
 
 def _k(v1: Float64s, v2: Float64s, least: float) -> Float64s:
     ratio = np.divide(v2, v1, out=np.ones_like(v1), where=(v1 > 0) & np.isfinite(v2))
-    k: Float64s = np.clip(_UNCORRELATED - (ratio - 1) / 2, least, _UNCORRELATED)
-    return k
+    return np.clip(_UNCORRELATED - (ratio - 1) / 2, least, _UNCORRELATED)
 
 
 def _squares(clock_mhz: Float64s, spacing: int) -> Float64s:
@@ -238,20 +223,14 @@ def misplaced_ratio(
     An edge misplaced by up to u moves at most min(u, length of the gap there) of the neighbours'
     time into the class; each entry into the class has one such gap.
 
-    Args:
-        mask: When the class ran.
-        uncertainty_ns: u: half the read span, plus the join's and the lag's uncertainty.
-        start_ns: (w,) int64, the windows' starts.
-        end_ns: (w,) int64, their ends.
-        in_class_ns: (w,) int64, time in class in each window.
+    `uncertainty_ns` is u: half the read span, plus the join's and the lag's uncertainty.
 
     Source: DESIGN.md section 2, "timing_bias"; the gap's length as a bound is ours, as a device
     with gaps of microseconds between kernels enters the class 10^5 times a second.
     """
     moved_ns = _of_entries(mask, start_ns, end_ns, np.minimum(_gaps_ns(mask), uncertainty_ns))
     share = np.divide(moved_ns, in_class_ns, out=np.zeros(len(moved_ns)), where=in_class_ns > 0)
-    at_most_all: Float64s = np.minimum(share, 1.0)
-    return at_most_all
+    return np.minimum(share, 1.0)
 
 
 def mixed_ratio(
@@ -273,11 +252,10 @@ def _gaps_ns(mask: Intervals) -> Float64s:
 def _of_entries(mask: Intervals, start_ns: Int64s, end_ns: Int64s, each: Float64s) -> Float64s:
     """Sum `each`, a value of each entry into the class, over the entries in each window."""
     running = _running_sum(each)
-    total: Float64s = (
+    return (
         running[np.searchsorted(mask.start_ns, end_ns, "left")]
         - running[np.searchsorted(mask.start_ns, start_ns, "left")]
     )
-    return total
 
 
 def half_step_mhz(vendor: Vendor, clock_mhz: Float64s) -> float:
@@ -299,12 +277,6 @@ def resolution_mhz(
     Half a step q where the clock hardly moves, as then every sample is rounded alike; a spread s
     of the samples dithers it away, fully from 3/4 of a step on: q/2 (1 - s / (3/4 q)). The step
     is the smallest difference between any two values that the sensor showed, at most 15 MHz.
-
-    Args:
-        samples: All samples of the GPU.
-        running: The class.
-        start_ns: (w,) int64, the windows' starts.
-        end_ns: (w,) int64, their ends.
 
     Source: a bound found by simulation (rounded normal clocks of any mean and spread).
     """

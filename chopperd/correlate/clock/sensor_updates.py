@@ -77,7 +77,6 @@ class Changes:
     span_ns: int  # from the first read to the last
 
     def __len__(self) -> int:
-        """The number of changes."""
         return len(self.after_ns)
 
     @property
@@ -106,16 +105,14 @@ class Changes:
     @property
     def is_sharp(self) -> Bools:
         """Whether no late or failed read blurs each change: (k,) bool."""
-        sharp: Bools = self.after_ns - self.before_ns <= _MAX_BLUR * self.usual_width_ns
-        return sharp
+        return self.after_ns - self.before_ns <= _MAX_BLUR * self.usual_width_ns
 
 
 def changes_of(t_ns: Int64s, value: Float64s) -> Changes:
     """Find when a value changed.
 
-    Args:
-        t_ns: (n,) int64, times of reads, rising.
-        value: (n,) float64; NaN where the read failed, which is left out.
+    `t_ns`: (n,), times of reads, rising. `value`: (n,); NaN where the read failed, which is left
+    out.
     """
     read = np.isfinite(value)
     t_ns, value = t_ns[read], value[read]
@@ -134,9 +131,7 @@ def sensor_period(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
     None: the value changed too seldom, or not on any grid. Of the periods on whose grid the changes
     lie the longest is taken, as they lie on that of its half as well.
 
-    Args:
-        t_ns: (n,) int64, times of the reads, rising.
-        value: (n,) float64; NaN where a read failed.
+    `t_ns`: (n,), times of the reads, rising. `value`: (n,); NaN where a read failed.
     """
     changes = changes_of(t_ns, value)
     if len(changes) < MIN_CHANGES:
@@ -164,9 +159,7 @@ def period_in_samples(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
     What is found in stretches of the recording must agree: over minutes a sensor's timer drifts,
     and a job has a beat of its own in some of them.
 
-    Args:
-        t_ns: (n,) int64, rising.
-        value: (n,) float64; NaN where not read.
+    `t_ns`: (n,), rising. `value`: (n,); NaN where not read.
     """
     found: list[SensorPeriod] = []
     asked = 0
@@ -190,10 +183,8 @@ def contradicts(t_ns: Int64s, value: Float64s, period_ns: int) -> bool:
 
     A probe of a second or two can take a job's beat for the sensor's; a whole recording can not.
 
-    Args:
-        t_ns: (n,) int64, rising.
-        value: (n,) float64; NaN where not read.
-        period_ns: The period that is doubted.
+    `t_ns`: (n,), rising. `value`: (n,); NaN where not read. `period_ns`: the period that is
+    doubted.
     """
     changes = changes_of(t_ns, value)
     at_most_apart_ns = changes.after_ns[1:] - changes.before_ns[:-1]
@@ -225,8 +216,7 @@ def _tried_periods_ns(changes: Changes) -> Float64s:
     if longest_ns <= shortest_ns:
         return np.empty(0)
     step_hz = 1 / (_TRIES_PER_CYCLE * changes.span_ns)
-    tried: Float64s = 1 / np.arange(1 / shortest_ns, 1 / longest_ns, -step_hz)
-    return tried
+    return 1 / np.arange(1 / shortest_ns, 1 / longest_ns, -step_hz)
 
 
 def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
@@ -291,10 +281,8 @@ def sensor_updates(t_ns: Int64s, value: Float64s, period_ns: int) -> Updates:
     was one that is read more than a period after the read before, with any value. While the
     value does not change the sensor is assumed to update at its period.
 
-    Args:
-        t_ns: (n,) int64, times of reads, strictly rising.
-        value: (n,) float64, no NaN.
-        period_ns: Time between two updates, > 0.
+    `t_ns`: (n,), times of reads, strictly rising. `value`: (n,), no NaN. `period_ns`: time between
+    two updates, > 0.
     """
     if not len(t_ns):
         return Updates(row=np.empty(0, np.int64), t_ns=t_ns, period_ns=period_ns)
@@ -320,11 +308,8 @@ def clock_updates(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Up
     the time of the first read that shows it, at most a third of a period late, where reads are
     dense enough for that; only where they are not it is moved.
 
-    Args:
-        t_ns: (n,) int64, times of reads, strictly rising.
-        clock_mhz: (n,) float64, no NaN.
-        known_ns: The update period as found on the device; None if it was not. The samples may
-            show that it can't be.
+    `t_ns`: (n,), times of reads, strictly rising. `clock_mhz`: (n,), no NaN. `known_ns`: the update
+    period as found on the device; None if it was not. The samples may show that it can't be.
     """
     if known_ns and not contradicts(t_ns, clock_mhz, known_ns):
         seen = sensor_updates(t_ns, clock_mhz, known_ns)

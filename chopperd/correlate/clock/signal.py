@@ -38,7 +38,6 @@ class LabelledSamples:
     period_ns: int  # period as achieved: median spacing; 0 with fewer than two samples
 
     def __len__(self) -> int:
-        """The number of samples."""
         return len(self.t_ns)
 
     @property
@@ -160,10 +159,7 @@ def border_correction_mhz(
     next to a stretch that is not covered, or not on an in-class line, are left out; with fewer
     than `MIN_SAMPLES` left the correction would be more noise than it takes away, and is 0.
 
-    Args:
-        samples: All samples of the GPU.
-        running: The class.
-        mask: When it ran; every sample of the class lies inside.
+    `mask`: when it ran; every sample of the class lies inside.
     """
     member = np.flatnonzero(samples.label == running)
     t_ns, clock_mhz = samples.t_ns[member], samples.clock_mhz[member]
@@ -262,10 +258,7 @@ def is_one_level(samples: LabelledSamples, member: Int64s, other: Bools) -> bool
     difference, its error comes from the means of up to 20 blocks of time (neighbouring samples
     are correlated), and |d| + 2 se must stay below 0.5 % of the class's mean clock.
 
-    Args:
-        samples: All samples.
-        member: (k,) int64, indices of the class's samples.
-        other: (n,) bool, the other class's.
+    `member`: (k,), indices of the class's samples.
     """
     difference = _off_the_lines_mhz(samples, member, np.flatnonzero(other))
     if len(difference) < MIN_LEVEL_SAMPLES:
@@ -288,5 +281,4 @@ def _off_the_lines_mhz(samples: LabelledSamples, member: Int64s, other: Int64s) 
     other, before, after = other[near], before[near], after[near]
     share = (t_ns[other] - t_ns[before]) / (t_ns[after] - t_ns[before])
     line_mhz = clock_mhz[before] + share * (clock_mhz[after] - clock_mhz[before])
-    off: Float64s = clock_mhz[other] - line_mhz
-    return off
+    return clock_mhz[other] - line_mhz

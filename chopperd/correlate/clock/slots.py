@@ -129,8 +129,7 @@ class _SlotSums:
         is_known = np.isfinite(values)
         counts = self.of(is_known.astype(np.float64))
         mean = self.of(np.where(is_known, values, 0.0)) / np.maximum(counts, 1.0)
-        known: Float64s = np.where(counts > 0, mean, np.nan)
-        return known
+        return np.where(counts > 0, mean, np.nan)
 
 
 class _Held:

@@ -99,11 +99,7 @@ def gpu_of_process(
     devices must name one of them, or one must hold nearly all of its memory. Where the driver lists
     no process, the visible devices must name one.
 
-    Args:
-        device: The trace's device number.
-        process: The process that wrote the trace.
-        rows: The processes that were seen.
-        gpus: The sampled GPUs, without cards of which the parts are sampled.
+    `gpus`: the sampled GPUs, without cards of which the parts are sampled.
 
     Source: DESIGN.md section 4, "GPU identity".
     """
@@ -281,10 +277,8 @@ def _chosen(
 ) -> list[GpuInfo] | None:
     """Return the GPUs of a list of indices and UUIDs; None if one is not known.
 
-    Args:
-        text: The variable's value; None if it is not set, which chooses all.
-        order: The GPUs that indices count; None if not known.
-        gpus: All GPUs; the UUIDs in the list may be shortened.
+    `text`: the variable's value; None if it is not set, which chooses all. `order`: the GPUs that
+    indices count; None if not known. `gpus`: all GPUs; the UUIDs in the list may be shortened.
     """
     if text is None:
         return order

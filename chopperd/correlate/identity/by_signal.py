@@ -161,8 +161,7 @@ class _Ran:
         for before, weight in zip(sums, (share, 1 - share), strict=True):
             if weight:
                 total += weight * (before[stop] - before[start])
-        ran: Float64s = total / width
-        return ran
+        return total / width
 
     def phases(self, t_ns: Float64s) -> Float64s:
         """Mark with 1 the part of its step in which each time lies: (n, p), without the first."""
@@ -274,14 +273,12 @@ def _kernel(signal: _Signal, ran: _Ran) -> _Kernel | None:
 def _trend(t_ns: Float64s, span_ns: int) -> Float64s:
     """Return a constant and cosines slower than what pauses and steps make: (n, k)."""
     waves = np.arange(int(2 * span_ns / _TREND_NS) + 1)[: max(1, len(t_ns) // _SAMPLES_PER_WAVE)]
-    trend: Float64s = np.cos(np.pi * t_ns[:, None] / span_ns * waves)
-    return trend
+    return np.cos(np.pi * t_ns[:, None] / span_ns * waves)
 
 
 def _without(basis: Float64s, value: Float64s) -> Float64s:
     """Return the part of a value, or of columns, that an orthonormal basis does not explain."""
-    left: Float64s = value - basis @ (basis.T @ value)
-    return left
+    return value - basis @ (basis.T @ value)
 
 
 def _likelier(value: Float64s, ran: Float64s, slope: int, floor: float) -> Float64s:
@@ -292,8 +289,7 @@ def _likelier(value: Float64s, ran: Float64s, slope: int, floor: float) -> Float
     left = value - ran * (along / power)
     scale = max(1.4826 * float(np.median(np.abs(left))), floor)
     both = [np.log1p(each**2 / (_STUDENT * scale**2)) for each in (value, left)]
-    gain: Float64s = (_STUDENT + 1) / 2 * (both[0] - both[1]) / _correlated_count(left)
-    return gain
+    return (_STUDENT + 1) / 2 * (both[0] - both[1]) / _correlated_count(left)
 
 
 def _correlated_count(residual: Float64s) -> float:
@@ -310,9 +306,8 @@ def assigned(agreements: Sequence[Agreement], taken: Collection[str] = ()) -> li
 
     Assignments of all devices are compared, with and without the GPU for the device.
 
-    Args:
-        agreements: Of devices that ran at one time, so that no two are one GPU.
-        taken: GPUs that other devices had at that time.
+    `agreements`: of devices that ran at one time, so that no two are one GPU. `taken`: GPUs that
+    other devices had at that time.
     """
     found: list[str | None] = [None] * len(agreements)
     gpus = [each for each in (agreements[0].gpus if agreements else ()) if each not in taken]

@@ -50,12 +50,9 @@ def gpu_of_number(
     device with the highest number there is, as hidden nodes only lower numbers. Else the number
     may be one of fewer, and no GPU is given.
 
-    Args:
-        number: The trace's device number.
-        numbers: What it counts; if unknown, that by which all the trace's numbers have a GPU.
-        used_numbers: The numbers of the trace's devices.
-        seen_count: How many GPUs HIP gave the process; 0 if not known.
-        gpus: The sampled GPUs, without cards of which the parts are sampled.
+    `numbers`: what it counts; if unknown, that by which all the trace's numbers have a GPU.
+    `seen_count`: how many GPUs HIP gave the process; 0 if not known. `gpus`: the sampled GPUs,
+    without cards of which the parts are sampled.
     """
     if numbers is DeviceNumbers.PROPERTIES:
         return Match()
@@ -154,14 +151,8 @@ def map_device(
     either side; one device traced and one GPU sampled; the user's word that numbers are in PCI
     order.
 
-    Args:
-        device: The trace's device number.
-        traced: The trace.
-        gpus: The node's GPUs.
-        device_map: The user's map.
-        processes: Who held which GPU.
-        guess: Whether rules may be used that are wrong where two traces are given one GPU
-            (`UNCERTAIN_RULES`).
+    `guess`: whether rules may be used that are wrong where two traces are given one GPU
+    (`UNCERTAIN_RULES`).
 
     Source: DESIGN.md section 4, "GPU identity".
     """
@@ -226,12 +217,6 @@ def description_of(
     The only description is that of the only device with records.
     Where records number devices otherwise than `deviceProperties`, only what all descriptions have
     in common is known of a device.
-
-    Args:
-        device: The trace's device number.
-        traced: The descriptions in the trace.
-        used_devices: Numbers of the devices with records.
-        numbers: What the trace's device numbers count.
     """
     described = next((each for each in traced if each.device == device), None)
     identified = described is not None and bool(described.uuid or described.pci_bus_id)

@@ -31,12 +31,9 @@ def runs_of(traces: Sequence[RunIdentity], *, is_told: bool, is_named: bool = Tr
     fit best (the nearest step at one instant, then the nearest start) are joined first, so that
     two equal jobs at one time come apart as soon as a rank is there twice.
 
-    Args:
-        traces: Of one owner and job.
-        is_told: Whether the user declared them one job; else only what overlaps in time,
-            directly or by others, is joined.
-        is_named: Whether the job has a name; without one, traces that do not know their rank are
-            jobs of their own.
+    `traces`: of one owner and job. `is_told`: whether the user declared them one job; else only
+    what overlaps in time, directly or by others, is joined. `is_named`: whether the job has a name;
+    without one, traces that do not know their rank are jobs of their own.
 
     Source: DESIGN.md section 2, "Steps", identity.
     """

@@ -53,43 +53,30 @@ class CollectiveKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCollectives:
-    """Communication kernels of one device, (n,) each, sorted by (start_ns, end_ns); Unix ns.
+    """Communication kernels of one device, (n,) each, sorted by (start_ns, end_ns); Unix ns."""
 
-    Attributes:
-        kinds: What `kind` indexes. kind: int64; -1 unknown.
-        step: Number of the step that launched it, int64; -1 none.
-        seq: torch's number of the collective in its group, int64; -1 unknown.
-        start_ns, end_ns: int64.
-        exposed: When communication ran and no compute.
-        until_ns: The columns are complete up to this time. left_out: Kernels after it.
-    """
-
-    kinds: tuple[CollectiveKind, ...]
-    kind: Int64s
-    step: Int64s
-    seq: Int64s
+    kinds: tuple[CollectiveKind, ...]  # what `kind` indexes
+    kind: Int64s  # -1 unknown
+    step: Int64s  # number of the step that launched it; -1 none
+    seq: Int64s  # torch's number of the collective in its group; -1 unknown
     start_ns: Int64s
     end_ns: Int64s
-    exposed: Intervals
-    until_ns: int
-    left_out: int = 0
+    exposed: Intervals  # when communication ran and no compute
+    until_ns: int  # the columns are complete up to this time
+    left_out: int = 0  # kernels after it
 
     def __len__(self) -> int:
-        """The number of kernels."""
         return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedCollectives:
-    """`RankCollectives` in some bytes a value; `device` is the trace's device number.
-
-    Attributes:
-        columns: kind, step, seq, start, end, starts and ends of exposed pieces: differences of
-            successive values, int64, compressed with zlib.
-    """
+    """`RankCollectives` in some bytes a value; `device` is the trace's device number."""
 
     device: int
     kinds: tuple[CollectiveKind, ...]
+    # kind, step, seq, start, end, starts and ends of exposed pieces: differences of successive
+    # values, int64, compressed with zlib
     columns: tuple[bytes, ...]
     until_ns: int
     left_out: int
@@ -98,13 +85,7 @@ class PackedCollectives:
 def collectives_of_device(
     device: DeviceTimeline, timeline: Timeline, exposed: Intervals
 ) -> RankCollectives:
-    """Return a device's communication kernels, the first of them if there are very many.
-
-    Args:
-        device: One of the timeline's devices.
-        timeline: The timeline of its trace.
-        exposed: The device's communication without compute.
-    """
+    """Return a device's communication kernels, the first of them if there are very many."""
     devices = max(len(timeline.devices), 1)
     every = np.flatnonzero(is_class(device.kernel_class, COMM_CLASSES))
     until_ns = min(
@@ -218,5 +199,4 @@ def unpack(packed: PackedCollectives) -> RankCollectives:
 
 
 def _unpacked(data: bytes) -> Int64s:
-    column: Int64s = np.cumsum(np.frombuffer(zlib.decompress(data), _LITTLE_ENDIAN))
-    return column
+    return np.cumsum(np.frombuffer(zlib.decompress(data), _LITTLE_ENDIAN))

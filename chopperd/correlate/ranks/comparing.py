@@ -36,16 +36,11 @@ _BY_CLOCK: Final = frozenset({"dvfs_loss", "compute_unsampled"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWaits:
-    """When one rank waited for others.
+    """When one rank waited for others."""
 
-    Attributes:
-        wait_ns: (n,) int64 of each of its kernels; -1 unmatched.
-        waiting: Exposed communication in which it waited and transferred nothing.
-        unknown: Exposed communication of unmatched collectives only, or beyond the columns' end.
-    """
-
-    wait_ns: Int64s
-    waiting: Intervals
+    wait_ns: Int64s  # (n,) of each of its kernels; -1 unmatched
+    waiting: Intervals  # exposed communication in which it waited and transferred nothing
+    # Exposed communication of unmatched collectives only, or beyond the columns' end
     unknown: Intervals
 
 
@@ -112,9 +107,7 @@ def late_ns(window_ns: Float64s, exposed_comm_ns: Float64s) -> Float64s:
     nor transfers of uneven length. (With overlap the gaps between collectives would count one lead
     of a rank over another in every collective in which it lasts.)
 
-    Args:
-        window_ns: (s, r) float64, of each step and rank.
-        exposed_comm_ns: (s, r) float64.
+    `window_ns`: (s, r), of each step and rank.
     """
     own_ns = window_ns - exposed_comm_ns
     return own_ns - median_rank(own_ns)[:, None]
@@ -125,26 +118,18 @@ def median_rank(values: Float64s) -> Float64s:
 
     Of two ranks the slower one is then late by all of the difference.
     """
-    middle: Float64s = values.min(axis=1) if values.shape[1] == 2 else np.median(values, axis=1)
-    return middle
+    return values.min(axis=1) if values.shape[1] == 2 else np.median(values, axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How late one rank is.
+    """How late one rank is."""
 
-    Attributes:
-        verdict: None with fewer than `LEAST_STEPS` steps.
-        mean_ns: Mean over all steps. pause_ns: Sum over those in which it is late.
-        is_late: (s,) whether it is late in each step.
-        is_spread: Whether it is late by no more than clocks of equal GPUs differ by nature.
-    """
-
-    verdict: Verdict | None
-    mean_ns: float
-    pause_ns: int
-    is_late: Bools
-    is_spread: bool
+    verdict: Verdict | None  # None with fewer than `LEAST_STEPS` steps
+    mean_ns: float  # mean over all steps
+    pause_ns: int  # sum over those in which it is late
+    is_late: Bools  # (s,) whether it is late in each step
+    is_spread: bool  # whether it is late by no more than clocks of equal GPUs differ by nature
 
 
 def judged(late: Float64s, step_ns: Float64s) -> list[Lateness]:
@@ -222,9 +207,7 @@ def cause(waterfalls: Sequence[Mapping[str, float | None]], rank: int) -> tuple[
     that at the reference clock and the clock's loss where at least half of it is covered by samples
     on all ranks, the rest taken to be alike; else it is `compute_unsampled` as a whole.
 
-    Args:
-        waterfalls: Median of each row in ns, of each rank; None is unknown.
-        rank: The rank's index.
+    `waterfalls`: median of each row in ns, of each rank; None is unknown.
     """
     rows = _comparable(waterfalls)
     names = sorted(rows[0])

@@ -33,30 +33,19 @@ MatchedBy = Literal["seq", "order", "mixed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """Collectives that all traced ranks of their group have: (k,) each unless noted.
+    """Collectives that all traced ranks of their group have: (k,) each unless noted."""
 
-    Attributes:
-        instance: For each rank (n,) int64, the collective that each of its kernels is part of;
-            -1 unmatched.
-        last_start_ns: When the last rank came. last_rank: The index of that rank.
-        transfer_ns: Shortest duration over the ranks.
-        is_symmetric: Whether all its ranks end it together.
-        lacks_ranks: Whether ranks of its group have no trace here, or may have none.
-        matched_by: None where nothing is matched.
-        total: Number of collectives, matched or not: of each kind the most on any rank.
-    """
-
+    # For each rank (n,), the collective that each of its kernels is part of; -1 unmatched
     instance: tuple[Int64s, ...]
-    last_start_ns: Int64s
-    last_rank: Int64s
-    transfer_ns: Int64s
-    is_symmetric: Bools
-    lacks_ranks: Bools
-    matched_by: MatchedBy | None
-    total: int
+    last_start_ns: Int64s  # when the last rank came
+    last_rank: Int64s  # the index of that rank
+    transfer_ns: Int64s  # shortest duration over the ranks
+    is_symmetric: Bools  # whether all its ranks end it together
+    lacks_ranks: Bools  # whether ranks of its group have no trace here, or may have none
+    matched_by: MatchedBy | None  # None where nothing is matched
+    total: int  # number of collectives, matched or not: of each kind the most on any rank
 
     def __len__(self) -> int:
-        """The number of matched collectives."""
         return len(self.last_start_ns)
 
 
@@ -77,7 +66,6 @@ class _Kernels:
     end_ns: Int64s
 
     def __len__(self) -> int:
-        """The number of kernels."""
         return len(self.rank)
 
 
@@ -216,10 +204,7 @@ def _trusted(kernels: _Kernels, number: Int64s, traced: Int64s) -> Bools:
 class _Instances:
     """Kernels of one number each, `numbers` rising: their checks and sums; (k,) columns.
 
-    Args:
-        kernels: Those of all ranks.
-        number: (n,) int64 of each kernel; -1 none.
-        traced: (n,) int64, how many ranks of its group are traced.
+    `number`: (n,) of each kernel; -1 none. `traced`: (n,), how many ranks of its group are traced.
     """
 
     def __init__(self, kernels: _Kernels, number: Int64s, traced: Int64s) -> None:
@@ -245,14 +230,12 @@ class _Instances:
         self.passes: Bools = self.full & (agree | ~self.symmetric)
 
     def __len__(self) -> int:
-        """One more than the largest number."""
         return int(self._number.max(initial=-1)) + 1
 
     def _over(self, ufunc: np.ufunc, values: Int64s) -> Int64s:
         if not len(self._first):
             return np.empty(0, np.int64)
-        reduced: Int64s = ufunc.reduceat(values, self._first)
-        return reduced
+        return ufunc.reduceat(values, self._first)
 
     def _last(self, rank: Int64s, start_ns: Int64s) -> Int64s:
         """Return the rank that came last, of several the first."""
@@ -269,14 +252,12 @@ class _Instances:
 
     def lacks_ranks(self, world_size: int) -> Bools:
         """Whether ranks of the group have no trace; where its size is unknown, whether any have."""
-        lacks: Bools = self._traced < np.where(self._size > 0, self._size, world_size)
-        return lacks
+        return self._traced < np.where(self._size > 0, self._size, world_size)
 
 
 def _tolerance_ns(transfer_ns: Int64s | Float64s) -> Float64s:
     """Return how far apart the ends of symmetric collectives may be."""
-    tolerance: Float64s = np.maximum(_ENDS_APART_NS, _ENDS_APART_SHARE * transfer_ns)
-    return tolerance
+    return np.maximum(_ENDS_APART_NS, _ENDS_APART_SHARE * transfer_ns)
 
 
 def _total(kernels: _Kernels) -> int:
@@ -295,10 +276,7 @@ def _total(kernels: _Kernels) -> int:
 def _by_order(kernels: _Kernels, wanted: Bools, traced: Int64s) -> Int64s:
     """Number kernels alike that are the same one, in order, of a group and kind in a step; else -1.
 
-    Args:
-        kernels: Those of all ranks.
-        wanted: (n,) bool, which to number.
-        traced: (n,) int64, how many ranks of its group are traced.
+    `wanted`: (n,), which to number. `traced`: (n,), how many ranks of its group are traced.
     """
     rows = np.flatnonzero(wanted)
     block = _numbered(kernels.group[rows], kernels.name[rows], kernels.step[rows])
@@ -344,10 +322,7 @@ def _repaired(kernels: _Kernels, rows: Int64s, nth: Int64s) -> Int64s:
 class _Shifting:
     """Aligns ranks' symmetric collectives of one kind in one step by their ends.
 
-    Args:
-        ranks: Number of ranks.
-        rank, start_ns, end_ns: (n,) of each kernel.
-        nth: (n,) int64, its place among its rank's.
+    `nth`: (n,), its place among its rank's.
     """
 
     def __init__(

@@ -269,11 +269,8 @@ def record_classes(
     Copies and fills are classed by their kind, kernels by the site's own rules; of other kernels
     those with collective metadata are communication, the rest are classed by the built-in table.
 
-    Args:
-        records: The device records.
-        names: What their `name` column indexes.
-        extra_rules: The site's own rules, found in the first `MATCHED_LENGTH` characters of a
-            kernel's qualified name, in any case.
+    `extra_rules`: the site's own rules, found in the first `MATCHED_LENGTH` characters of a
+    kernel's qualified name, in any case.
     """
     own_rules, table = _compiled(extra_rules, re.IGNORECASE), _Table()
     by_site = np.full(len(names), _UNCLASSED, np.int8)

@@ -240,26 +240,18 @@ def _input_gradient(inputs: _Inputs) -> Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attention:
-    """Counter of an attention operator's work: positions of its inputs, and their layout.
+    """Counter of an attention operator's work: positions of its inputs, and their layout."""
 
-    Attributes:
-        causal: Position of the flag for causal masking; of the mask's type where `by_type`.
-        query: Position of the query, which key and value follow; backward if above 0, as the
-            gradient of the output comes first.
-        heads: The dimension of the heads, before or after that of the sequence.
-        absent: Positions of inputs that must not be given.
-        windows: Positions of window sizes.
-    """
-
-    causal: int
+    causal: int  # position of the flag for causal masking; of the mask's type where `by_type`
+    # Position of the query, which key and value follow; backward if above 0, as the gradient of the
+    # output comes first
     query: int = 0
-    heads: int = 1
+    heads: int = 1  # the dimension of the heads, before or after that of the sequence
     by_type: bool = False
-    absent: tuple[int, ...] = ()
-    windows: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()  # positions of inputs that must not be given
+    windows: tuple[int, ...] = ()  # positions of window sizes
 
     def __call__(self, inputs: _Inputs) -> Work:
-        """Count its work: two products forward; five backward, as scores are computed again."""
         inputs.need_absent(*self.absent)
         inputs.need_no_window(*self.windows)
         tensors = tuple(range(self.query, self.query + 3))

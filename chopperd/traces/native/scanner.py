@@ -83,48 +83,31 @@ JOIN: Final = b"\x1f"
 
 
 class Stop(NamedTuple):
-    """Where a scan stopped, between two elements.
+    """Where a scan stopped, between two elements."""
 
-    Attributes:
-        consumed: Offset in the text.
-        searched: How far after it no event starts, if a damaged element without an end is there;
-            else 0.
-        ended: Whether the array ends there.
-        stuck: Whether a damaged element is there that no event follows.
-    """
-
-    consumed: int
+    consumed: int  # offset in the text
+    # How far after it no event starts, if a damaged element without an end is there; else 0
     searched: int
-    ended: bool
-    stuck: bool
+    ended: bool  # whether the array ends there
+    stuck: bool  # whether a damaged element is there that no event follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """Rows and counts of the events that one or more scans read, in file order.
+    """Rows and counts of the events that one or more scans read, in file order."""
 
-    Attributes:
-        tables: Columns of `TABLES`, (n,) each, valid rows only; numbered columns index `texts`.
-        texts: All JSON texts numbered so far, by the column that indexes them. Several values are
-            joined by `JOIN`; an absent value is empty.
-        counts: Events by the JSON text of their category.
-        damaged: Elements that are not JSON.
-        damaged_args: Elements damaged in their arguments only, of which rows were taken.
-        undecodable: Elements that are no events.
-        undecodable_rows: Rows left out because a time or the device is missing or impossible.
-        invalid_records: Device records left out because of their duration.
-        has_queues: Whether a device record names its HSA queue.
-    """
-
+    # Columns of `TABLES`, (n,) each, valid rows only; numbered columns index `texts`
     tables: Mapping[str, Mapping[str, Ints]]
+    # All JSON texts numbered so far, by the column that indexes them. Several values are joined by
+    # `JOIN`; an absent value is empty.
     texts: Mapping[str, Sequence[bytes]]
-    counts: Mapping[bytes, int]
-    damaged: int
-    damaged_args: int
-    undecodable: int
-    undecodable_rows: int
-    invalid_records: int
-    has_queues: bool
+    counts: Mapping[bytes, int]  # events by the JSON text of their category
+    damaged: int  # elements that are not JSON
+    damaged_args: int  # elements damaged in their arguments only, of which rows were taken
+    undecodable: int  # elements that are no events
+    undecodable_rows: int  # rows left out because a time or the device is missing or impossible
+    invalid_records: int  # device records left out because of their duration
+    has_queues: bool  # whether a device record names its HSA queue
 
 
 class Table(Structure):
@@ -220,8 +203,7 @@ class TextBuffer:
 
     It is reused, as fresh memory costs as much as reading into it.
 
-    Attributes:
-        memory: The buffer; it moves when it grows, which fails while somebody holds a view of it.
+    `memory`: the buffer; it moves when it grows, which fails while somebody holds a view of it.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
@@ -230,7 +212,6 @@ class TextBuffer:
         self.append(data)
 
     def __len__(self) -> int:
-        """The length of the text in bytes."""
         return self._size_bytes
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
@@ -272,7 +253,6 @@ class Scanner:
             raise MemoryError
 
     def __del__(self) -> None:
-        """Free the library's memory."""
         if self._scan:
             self._library.close(self._scan)
 
@@ -281,11 +261,9 @@ class Scanner:
     ) -> Stop:
         """Read events into the scanner, for `take`, from a text; releases Python's lock.
 
-        Args:
-            text: JSON text that starts between two elements.
-            final: Whether the file ends with the text.
-            limit: Offset from which on no element is begun; None to read all.
-            searched: As an earlier scan of the beginning of the text returned it.
+        `text`: JSON text that starts between two elements. `final`: whether the file ends with the
+        text. `limit`: offset from which on no element is begun; None to read all. `searched`: as an
+        earlier scan of the beginning of the text returned it.
         """
         start = c_char.from_buffer(text.memory)  # while it exists the memory can't move
         end = len(text) if limit is None else limit
@@ -299,14 +277,8 @@ class Scanner:
     def scan_file(self, file: int, offset: int, most_bytes: int) -> int:
         """Read events into the scanner, for `take`, from a plain file; releases Python's lock.
 
-        Args:
-            file: The file's descriptor.
-            offset: Where to begin, between two elements.
-            most_bytes: About how much to read.
-
-        Returns:
-            Offset of the next element. With less than `most_bytes` read, the array or the file
-            ends soon, or an element is too long for this.
+        Returns the offset of the next element. With less than `most_bytes` read, the array or the
+        file ends soon, or an element is too long for this.
         """
         position: int = self._library.file(self._scan, file, offset, most_bytes)
         if self._scan.contents.out_of_memory:

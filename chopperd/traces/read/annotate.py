@@ -38,14 +38,11 @@ _HELD_BYTES: Final = 1 << 21
 class Annotator:
     """Inserts events into the text of one trace, a piece at a time.
 
-    Attributes:
-        opened: Whether the event array was found.
-        dropped_bytes: How much of the end of a cut file is omitted; known after `finish`.
+    `opened`: whether the event array was found. `dropped_bytes`: how much of the end of a cut file
+    is omitted; known after `finish`.
 
-    Args:
-        events: JSON objects to insert.
-        closes: The scanner if the file was cut off, to find its last whole event; the text is then
-            closed after it.
+    `closes`: the scanner if the file was cut off, to find its last whole event; the text is then
+    closed after it.
     """
 
     def __init__(self, events: Iterable[bytes], *, closes: ScannerLibrary | None) -> None:
@@ -116,9 +113,8 @@ class Annotator:
 class _CutEnd:
     """Holds back the end of a file that was cut, until its last whole event is known.
 
-    Attributes:
-        held: Text not yet returned; it starts between two events.
-        comma: Separates the inserted events from the first of the file.
+    `held`: text not yet returned; it starts between two events. `comma`: separates the inserted
+    events from the first of the file.
     """
 
     def __init__(self, library: ScannerLibrary) -> None:
@@ -172,10 +168,6 @@ def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:
 
     Kineto writes the number itself; a file that another tool wrote may have a text. Only as much
     of the file is read as it takes.
-
-    Args:
-        chunks: The text.
-        devices: Numbers of devices with records.
     """
     wanted = set(devices)
     found: dict[int, Scalar] = {}

@@ -58,13 +58,11 @@ Numbers: TypeAlias = Mapping[str, Callable[[Int32s], Int32s]]
 def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
     """Build a trace; its tables are sorted, and order in the file decides between equal rows.
 
-    Args:
-        rows: As read; their columns are removed here.
-        meta: What the file says of itself; whether it is anchored is found here.
+    `rows`: as read; their columns are removed here. `meta`: what the file says of itself; whether
+    it is anchored is found here.
 
-    Returns:
-        The trace, with the damage of its rows only; of that, `undecodable_events` are rows other
-        than device records whose times can't be right.
+    Returns the trace, with the damage of its rows only; of that, `undecodable_events` are rows
+    other than device records whose times can't be right.
     """
     tables = [
         _Table(rows.records, "kind"),
@@ -166,16 +164,12 @@ class _Table:
     Profilers write nearly in order: a table that is in order is not copied, and of one with few
     rows out of order only those are moved.
 
-    Attributes:
-        start_ns, end_ns: (n,) int64, of the rows not left out.
-        doubtful_count: How many rows `settle` left out because they can't be right.
+    `start_ns`, `end_ns`: (n,), of the rows not left out. `doubtful_count`: how many rows `settle`
+    left out because they can't be right.
 
-    Args:
-        parts: The columns.
-        then: The column that decides between rows of equal times; then, or if None, their order in
-            the file.
-        outer_first: Whether the longer of two rows that start together comes first, and the
-            greater of what decides then.
+    `then`: the column that decides between rows of equal times; then, or if None, their order in
+    the file. `outer_first`: whether the longer of two rows that start together comes first, and the
+    greater of what decides then.
     """
 
     def __init__(self, parts: ColumnParts, then: str | None, *, outer_first: bool = False) -> None:
@@ -200,12 +194,7 @@ class _Table:
         return count
 
     def settle(self, within: Stretch | None, offset_ns: int) -> None:
-        """Leave out rows that can't be right, sort the others, move them to the final axis.
-
-        Args:
-            within: The time that the trace covers.
-            offset_ns: What to add to the file's times.
-        """
+        """Leave out rows that can't be right, sort the others, move them to the final axis."""
         self.doubtful_count = self.leave_out(~believable(self.start_ns, self.end_ns, within))
         if np.any(self.start_ns[1:] < self.start_ns[:-1]):
             order = np.argsort(self.start_ns, kind="stable")

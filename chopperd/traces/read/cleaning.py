@@ -55,11 +55,7 @@ Answered: TypeAlias = Callable[[Int64s], Bools]
 
 
 def close_together(tables: Sequence[Times]) -> bool:
-    """Whether all rows lie so close together that none is `outlying`, as in most traces.
-
-    Args:
-        tables: All tables of the trace.
-    """
+    """Whether all rows lie so close together that none is `outlying`, as in most traces."""
     filled = [(start, end) for start, end in tables if len(start)]
     if not filled:
         return True
@@ -76,9 +72,7 @@ def outlying(tables: TablesTimes, answered: Answered) -> list[Bools]:
     clock, none. A row may last into rows that stay. Rows that another row confirms stay too: a
     collective that hangs until the job is killed, and what runs after one that hung for long.
 
-    Args:
-        tables: All tables of the trace.
-        answered: Asked of records that last too long.
+    `answered`: asked of records that last too long.
     """
     sure = [start[~_doubtful(start, end)] for start, end in tables]
     starts = [start for start in sure if len(start)]
@@ -103,8 +97,7 @@ def outlying(tables: TablesTimes, answered: Answered) -> list[Bools]:
 def capture(tables: Sequence[Times]) -> Stretch | None:
     """Return the first start and last end of rows with plausible times; None without any.
 
-    Args:
-        tables: The rows that are not `outlying`.
+    `tables`: the rows that are not `outlying`.
     """
     sure = [_sure(start, end) for start, end in tables]
     filled = [(start, end) for start, end in sure if len(start)]
@@ -161,8 +154,7 @@ def _few_elsewhere(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int
 def _endless(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
     """Return which rows end later than possible though they start where rows may: (n,) bool."""
     early = _doubtful(start_ns, end_ns) & (start_ns < first_ns)
-    endless: Bools = (end_ns > last_ns) & (start_ns <= last_ns) & ~early
-    return endless
+    return (end_ns > last_ns) & (start_ns <= last_ns) & ~early
 
 
 def _keep_confirmed(elsewhere: list[Bools], tables: TablesTimes, begin: Stretch) -> None:
@@ -215,17 +207,11 @@ def _densest(starts: Sequence[Int64s]) -> Stretch:
 def lengths_ok(start_ns: Int64s, end_ns: Int64s) -> Bools:
     """Return which rows have a length, not longer than a wait may be: (n,) bool."""
     length_ns = end_ns.astype(np.float64) - start_ns  # in int64 it might overflow
-    ok: Bools = (length_ns > 0) & (length_ns <= LONGEST_WAIT_NS)
-    return ok
+    return (length_ns > 0) & (length_ns <= LONGEST_WAIT_NS)
 
 
 def confirmed(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
-    """Return which instants lie within a row of the tables, give or take a minute: (n,) bool.
-
-    Args:
-        at_ns: (n,) int64.
-        tables: The rows.
-    """
+    """Return which instants lie within a row of the tables, give or take a minute: (n,) bool."""
     if not len(at_ns):
         return np.zeros(0, np.bool_)
     start_ns, end_ns = _sound(tables)
@@ -235,8 +221,7 @@ def confirmed(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
     reach_ns = np.maximum.accumulate(end_ns[order])
     at_ns = _within_axis(at_ns)
     begun = np.searchsorted(start_ns[order], at_ns + _NEAR_NS, "right")
-    around: Bools = (begun > 0) & (reach_ns[begun - 1] >= at_ns - _NEAR_NS)
-    return around
+    return (begun > 0) & (reach_ns[begun - 1] >= at_ns - _NEAR_NS)
 
 
 def ending(at_ns: Int64s, tables: Sequence[Times]) -> Int64s:

@@ -67,9 +67,7 @@ def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
 
     Texts are unchanged, including what strict readers refuse in them.
 
-    Args:
-        text: The document.
-        mend: Whether a missing or invalid value is read as null; else it is refused.
+    `mend`: whether a missing or invalid value is read as null; else it is refused.
     """
     found = first_value(_TEXTS, memoryview(text))
     strict = text
@@ -112,8 +110,7 @@ def _strict(text: bytes) -> bytes:
 
 def _address(text: bytes | Raw) -> int:
     """Return the memory address of a text: values are views of the document."""
-    address: int = np.frombuffer(text, np.uint8).ctypes.data
-    return address
+    return np.frombuffer(text, np.uint8).ctypes.data
 
 
 def is_cut_short(texts: Texts | Refusal) -> bool:
@@ -123,17 +120,11 @@ def is_cut_short(texts: Texts | Refusal) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Where the event array opens.
+    """Where the event array opens."""
 
-    Attributes:
-        head: The document up to the array; empty if the document is the array.
-        position: Offset of the array's first byte after its bracket.
-        texts: The keys of the head; a refusal where it is damaged.
-    """
-
-    head: bytes
-    position: int
-    texts: Texts | Refusal
+    head: bytes  # the document up to the array; empty if the document is the array
+    position: int  # offset of the array's first byte after its bracket
+    texts: Texts | Refusal  # the keys of the head; a refusal where it is damaged
 
 
 def find_opening(data: bytes) -> Opening | None:
@@ -177,12 +168,7 @@ def is_cut_mark(data: bytes) -> bool:
 
 
 def trailing_events(tail: bytes, *, native: bool = True) -> int:
-    """Count the events in the first few lists after the event array.
-
-    Args:
-        tail: What follows the array.
-        native: Whether the C scanner may be used.
-    """
+    """Count the events in the first few lists after the event array."""
     count = 0
     for _ in range(_LISTS_COUNTED):
         opening = find_opening(_BEFORE + tail)

@@ -31,8 +31,7 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
     correlation id, differ in their times; where times are whole microseconds, several rows of no
     length may be equal and all real: they are copies only if they have an id of their own.
 
-    Args:
-        table: Sorted by its times.
+    `table`: sorted by its times.
     """
     start_ns, end_ns = _times(table)
     rows = _tied(start_ns, end_ns)
@@ -50,9 +49,7 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
 def with_next(rows: Int64s, count: int) -> Int64s:
     """Return `rows` and the row after each, without repeats, ascending.
 
-    Args:
-        rows: (m,) int64 indices; none is the last row.
-        count: How many rows there are.
+    `rows`: (m,) indices; none is the last row.
     """
     if not len(rows):
         return rows
@@ -85,8 +82,7 @@ def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
     than programs let kernels overlap. If that is more than a quarter of a stream's records, the
     stream runs launches concurrently, and none is cut.
 
-    Args:
-        records: Sorted by (start_ns, end_ns), as are those returned.
+    `records`: sorted by (start_ns, end_ns), as are those returned.
     """
     order = _by_stream(records)
     start_ns, end_ns = records.start_ns[order], records.end_ns[order]

@@ -38,13 +38,7 @@ _NEXT_EVENT: Final = b',{"ph":""}'
 
 
 def event_array(rows: TraceRows, block_bytes: int, *, native: bool = True) -> "EventArray":
-    """Make the reader of an event array: the C scanner if there is one, else the decoder.
-
-    Args:
-        rows: Takes the rows.
-        block_bytes: How much text to take into rows at once.
-        native: Whether the scanner may be used.
-    """
+    """Make the reader of an event array: the C scanner if there is one, else the decoder."""
     library = scanner_library() if native else None
     if library is None:
         return DecodedArray(rows, block_bytes)
@@ -54,10 +48,9 @@ def event_array(rows: TraceRows, block_bytes: int, *, native: bool = True) -> "E
 class EventArray(ABC):
     """The elements of `traceEvents`, read into rows as their bytes arrive.
 
-    Attributes:
-        damaged, damaged_args, undecodable: Elements damaged or lost, as in `Damage`.
-        tail: What follows the array; None until its end is seen.
-        truncated: Whether the data ended inside an element.
+    `damaged`, `damaged_args`, `undecodable`: elements damaged or lost, as in `Damage`. `tail`: what
+    follows the array; None until its end is seen. `truncated`: whether the data ended inside an
+    element.
     """
 
     def __init__(self, block_bytes: int, wanted_bytes: int) -> None:

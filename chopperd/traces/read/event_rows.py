@@ -316,8 +316,7 @@ def _unset(mask: Bools) -> int:
 def ns_from_us(values: Iterable[object]) -> Int64s:
     """Convert decoded times in us to the nearest ns, (n,) int64, halves to even; else `NO_TIME`.
 
-    Args:
-        values: Integers, decimals, or texts that are a number as JSON writes it.
+    `values`: integers, decimals, or texts that are a number as JSON writes it.
     """
     return np.array([_time_ns(value) for value in values], np.int64)
 

@@ -47,26 +47,18 @@ _JOBS: Final = msgspec.json.Decoder(_Job)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The keys of a trace document that are read, without its events.
-
-    Attributes:
-        values: By key.
-        closed: Whether the document ends with its bracket.
-        readable: Whether all keys could be read.
-    """
+    """The keys of a trace document that are read, without its events."""
 
     values: Mapping[str, object]
-    closed: bool
-    readable: bool
+    closed: bool  # whether the document ends with its bracket
+    readable: bool  # whether all keys could be read
 
 
 def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = None) -> Keys:
     """Read the keys around the event array, damaged or not.
 
-    Args:
-        head: The document up to the array; empty if the document is the array.
-        tail: What follows the array; None if its end is missing.
-        texts: The keys of the head, where they are known.
+    `head`: the document up to the array; empty if the document is the array. `tail`: what follows
+    the array; None if its end is missing. `texts`: the keys of the head, where they are known.
     """
     if not head:
         return Keys(values={}, closed=tail is not None, readable=True)
@@ -289,12 +281,8 @@ def device_numbers(
 ) -> DeviceNumbers:
     """Return what a trace's device numbers count.
 
-    Args:
-        runtime: "cuda", "rocm" or None.
-        call_names: Names of its runtime calls.
-        kernel_devices: Numbers of the devices that ran kernels. Copies are no evidence:
-            rocprofiler-sdk numbers one to the host by a CPU.
-        has_queues: Whether device records name their HSA queue.
+    `runtime`: "cuda", "rocm" or None. `kernel_devices`: numbers of the devices that ran kernels.
+    Copies are no evidence: rocprofiler-sdk numbers one to the host by a CPU.
 
     Of ROCm's two profilers roctracer reports the runtime's driver node id, in which CPUs come
     first: no GPU is 0. rocprofiler-sdk counts GPUs from 0. `roctracer_version` in the header is no

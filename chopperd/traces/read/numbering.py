@@ -30,9 +30,7 @@ _EXACT: Final = frozenset({int, str, bytes, type(None)})
 class Numbering(Generic[PlainT]):
     """Interned values in an order that does not depend on how the file was cut into blocks.
 
-    Args:
-        values: In order, each once.
-        number: (n,) int32, index in `values` of each interned value.
+    `values`: in order, each once. `number`: (n,), index in `values` of each interned value.
     """
 
     def __init__(self, values: Sequence[PlainT], number: Int32s) -> None:
@@ -49,9 +47,7 @@ class Numbering(Generic[PlainT]):
 def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> Numbering[PlainT]:
     """Number values, in the order of their parts; equal ones once.
 
-    Args:
-        columns: One column for each part of the values.
-        plain: Makes a value of its parts.
+    `columns`: one column for each part of the values.
     """
     ranks = np.stack([_ranked(column) for column in columns])
     order = np.lexsort(ranks[::-1])

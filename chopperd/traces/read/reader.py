@@ -52,13 +52,10 @@ def read_trace(
 ) -> Trace:
     """Read the trace in a file, of any layout, gzip or plain; damage is counted.
 
-    Args:
-        path: A file as Kineto or another tool wrote it, gzip or plain.
-        limits: What to refuse.
-        progress: Called with (stored bytes read, size of the file).
-        name: The file's original name, which may contain its rank; None if it is the current one.
-        native: Whether the C scanner may be used, if there is one; without it only undamaged files
-            are read, with the same result.
+    `path`: a file as Kineto or another tool wrote it, gzip or plain. `progress`: called with
+    (stored bytes read, size of the file). `name`: the file's original name, which may contain its
+    rank; None if it is the current one. `native`: whether the C scanner may be used, if there is
+    one; without it only undamaged files are read, with the same result.
 
     Raises:
         TraceFormatError: Not a trace: unreadable, empty, too large, or something else; or damaged,

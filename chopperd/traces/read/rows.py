@@ -42,17 +42,15 @@ _ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
 class TraceRows:
     """The rows of a trace as they are read, unsorted, on the file's own time axis.
 
-    Attributes:
-        names, functions, threads, collectives, shapes, marks: What columns number; of the last
-            three at most `MOST_DETAILS` each. `functions` are names of Python functions.
-        places: The processes of records whose process is not their device.
-        counts: Events by category, "" for none.
-        undecodable: Rows left out because a time or the device is missing or impossible.
-        invalid_records: Device records left out because their duration is negative or missing.
-        has_queues: Whether a device record names its HSA queue.
-        records, calls, spans, device_spans, flows, frames: The columns of each table, as in the
-            model; of `frames` the longest `MOST_FRAMES`.
-        comms: External id, Seq and Comms Id of operators that start a collective.
+    `names`, `functions`, `threads`, `collectives`, `shapes`, `marks`: what columns number; of the
+    last three at most `MOST_DETAILS` each. `functions` are names of Python functions. `places`: the
+    processes of records whose process is not their device. `counts`: events by category, "" for
+    none. `undecodable`: rows left out because a time or the device is missing or impossible.
+    `invalid_records`: device records left out because their duration is negative or missing.
+    `has_queues`: whether a device record names its HSA queue. `records`, `calls`, `spans`,
+    `device_spans`, `flows`, `frames`: the columns of each table, as in the model; of `frames` the
+    longest `MOST_FRAMES`. `comms`: External id, Seq and Comms Id of operators that start a
+    collective.
     """
 
     def __init__(self) -> None:
@@ -81,8 +79,7 @@ def annotation_names(names: Sequence[str]) -> Bools:
 
     In 2021 these were operators by category.
 
-    Args:
-        names: Sorted.
+    `names`: sorted.
     """
     found = np.zeros(len(names), np.bool_)
     for prefix in _ANNOTATION_PREFIXES:
@@ -96,8 +93,7 @@ def annotation_names(names: Sequence[str]) -> Bools:
 class Interner(dict[KeyT, int]):
     """Numbers its keys in the order in which they first occur.
 
-    Args:
-        most: How many keys are numbered; any other is `BEYOND`. None: all.
+    `most`: how many keys are numbered; any other is `BEYOND`. None: all.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -105,7 +101,6 @@ class Interner(dict[KeyT, int]):
         self.most = most
 
     def __missing__(self, key: KeyT) -> int:
-        """Number a new key, and return its number; `BEYOND`, and nothing is stored, if full."""
         if self.is_full:
             return BEYOND
         self[key] = number = len(self)
@@ -163,13 +158,8 @@ class LongestRows(ColumnParts):
     Above `most` rows those shorter than 1 us are left out, then those shorter than 2, 4, 8, ... us,
     until no more than `most` are left.
 
-    Args:
-        most: How many rows may stay.
-
-    Attributes:
-        count: How many rows there are.
-        left_out: How many were left out.
-        shortest_ns: The length from which on rows stay; 0 where all do.
+    `left_out`: how many were left out. `shortest_ns`: the length from which on rows stay; 0 where
+    all do.
     """
 
     def __init__(self, most: int) -> None:
@@ -288,12 +278,7 @@ class ScannedRows:
 
 
 class _Numbers(Generic[KeyT]):
-    """Converts a scanner's numbers of texts to a trace's: equal values have one number.
-
-    Args:
-        interner: Numbers the values.
-        decode: The values of JSON texts.
-    """
+    """Converts a scanner's numbers of texts to a trace's: equal values have one number."""
 
     def __init__(
         self, interner: Interner[KeyT], decode: Callable[[Sequence[bytes]], Sequence[KeyT]]
@@ -307,8 +292,7 @@ class _Numbers(Generic[KeyT]):
     def of(self, texts: Sequence[bytes]) -> Int32s:
         """Return each text's number, (len(texts) + 1,) int32; `ABSENT` last, which -1 indexes.
 
-        Args:
-            texts: Those of the last call, and new ones.
+        `texts`: those of the last call, and new ones.
         """
         start, self._count = self._count, len(texts)
         if self._count > start:

@@ -58,13 +58,6 @@ def is_kineto(path: Path) -> bool:
 def other_format(text: bytes, name: str) -> str | None:
     """Name the format of a file that is no JSON, and what to do instead, as a sentence's end.
 
-    Args:
-        text: The file's beginning, decompressed.
-        name: The file's name.
-
-    Returns:
-        None if unknown.
-
     Source: `Trace` of perfetto.protos (repeated TracePacket packet = 1).
     """
     for offset, mark, kind, remedy in _OTHERS:
@@ -112,10 +105,8 @@ def _packet(text: bytes, at: int) -> tuple[int, int]:
 def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
     """Return a folder's Kineto traces, recognised by content, written since a time; sorted.
 
-    Args:
-        directory: The folder to search.
-        newer_than_unix_ns: Files last written before are left out.
-        depth: How many levels of folders to search, the folder itself being the first.
+    `newer_than_unix_ns`: files last written before are left out. `depth`: how many levels of
+    folders to search, the folder itself being the first.
     """
     return sorted(
         path

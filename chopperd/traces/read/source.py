@@ -40,35 +40,23 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """Sizes beyond which a file is refused.
-
-    Attributes:
-        stored_bytes: Size of the file.
-        expanded_bytes: Size after decompression.
-        element_bytes: Size of one event, and of all text before or after the events.
-        block_bytes: How much is decoded at once; affects memory only.
-    """
+    """Sizes beyond which a file is refused."""
 
     stored_bytes: int = 8 * _GIB
-    expanded_bytes: int = 32 * _GIB
-    element_bytes: int = 64 * _MIB
-    block_bytes: int = 2 * _MIB
+    expanded_bytes: int = 32 * _GIB  # size after decompression
+    element_bytes: int = 64 * _MIB  # size of one event, and of all text before or after the events
+    block_bytes: int = 2 * _MIB  # how much is decoded at once; affects memory only
 
 
 class TraceSource:
     """A trace file, open for reading once from start to end.
 
-    Attributes:
-        truncated: Whether a compressed stream is incomplete; known when `chunks` has ended.
-        expanded_bytes: How much text was returned so far.
-        stored_bytes: How much of the file was read.
-        file: Its descriptor.
+    `truncated`: whether a compressed stream is incomplete; known when `chunks` has ended.
+    `expanded_bytes`: how much text was returned so far. `stored_bytes`: how much of the file was
+    read.
 
-    Args:
-        path: The file.
-        limits: What to refuse.
-        progress: Called with (stored bytes read, size of the file).
-        name: Its name in errors; None for `path`.
+    `progress`: called with (stored bytes read, size of the file). `name`: its name in errors; None
+    for `path`.
     """
 
     def __init__(
@@ -94,7 +82,6 @@ class TraceSource:
         self._opened = os.fstat(self.file)
 
     def __enter__(self) -> Self:
-        """Return the source itself."""
         return self
 
     def __exit__(
@@ -103,7 +90,6 @@ class TraceSource:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the file."""
         os.close(self.file)
 
     def chunks(self) -> Iterator[bytes]:

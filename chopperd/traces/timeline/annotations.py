@@ -45,11 +45,7 @@ def annotations(
     operator; else that around the forward operator whose node runs, with "b_" before its name; else
     any around. Annotations of collectives by torch count where there is no other.
 
-    Args:
-        trace: The trace.
-        moments: When, and on which thread.
-        phase: (n,) int8, the `Phase` of each.
-        marks: (names,) bool, which of `Trace.names` mark steps.
+    `marks`: (names,), which of `Trace.names` mark steps.
     """
     spans = trace.spans
     given = spans.kind == SpanKind.ANNOTATION
@@ -77,11 +73,8 @@ def marked_in_graphs(
 
     What was around the launch of a graph says little about its kernels.
 
-    Args:
-        trace: The trace.
-        texts: What each of `Trace.marks` says; None for nothing.
-        names: Names so far.
-        column: (records,) int32, index into `names`; -1 unknown.
+    `texts`: what each of `Trace.marks` says; None for nothing. `column`: (records,), index into
+    `names`; -1 unknown.
     """
     if not any(texts):
         return names, column

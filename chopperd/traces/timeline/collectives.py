@@ -56,14 +56,10 @@ def collectives_of(
     group and no size.
     Where one operator launched several kernels, how they share its size is not known.
 
-    Args:
-        trace: The trace.
-        call: (records,) int64, the call that launched each record; -1 unlinked.
-        kernel_class: (records,) int8, `KernelClass`.
+    `call`: (records,), the call that launched each record; -1 unlinked.
 
-    Returns:
-        Distinct collectives, names in one spelling (`collective_name`); (records,) int32, index
-        into them, -1 for what does not communicate and where no source knows.
+    Returns distinct collectives, names in one spelling (`collective_name`); (records,) int32, index
+    into them, -1 for what does not communicate and where no source knows.
     """
     comm = np.flatnonzero(kernel_class == KernelClass.COMM)
     if not len(comm):
@@ -90,8 +86,7 @@ def generic_collectives(
     Those whose collective is not known (launched before the recording) are left out. Takes what
     `collectives_of` returns.
 
-    Yields:
-        Indices of records, the index of their name in `Trace.names`, and the collective's name.
+    Yields the indices of records, the index of their name in `Trace.names`, and the collective.
     """
     generic = names_matching(trace.names, _GENERIC).take(trace.records.name)
     rows = np.flatnonzero(generic & (column >= 0))
@@ -159,8 +154,7 @@ def _crowded(operator: Int64s) -> Bools:
     """Return whether each kernel's operator launched another kernel too: (n,) bool."""
     known = operator >= 0
     counts = np.bincount(operator[known], minlength=1)
-    several: Bools = known & (counts[operator] > 1)
-    return several
+    return known & (counts[operator] > 1)
 
 
 def _names_around(trace: Trace, launched: Moments) -> tuple[Int32s, Sequence[str]]:

@@ -40,10 +40,8 @@ _MOST_DENSE: Final = 1 << 22
 def host_stacks(trace: Trace, launches: Int64s, step_marks: Bools) -> HostStacks:
     """Read the stacks of the threads that make runtime calls.
 
-    Args:
-        trace: The trace.
-        launches: (l,) int64, ascending indices of the calls that launch something on a device.
-        step_marks: (names,) bool, which of `Trace.names` mark steps: they hold nothing.
+    `launches`: (l,), ascending indices of the calls that launch something on a device.
+    `step_marks`: (names,), which of `Trace.names` mark steps: they hold nothing.
     """
     things = _Things(trace, step_marks)
     at_ns, thread = _edges(things, len(trace.threads))
@@ -81,15 +79,11 @@ class _Things:
 
     Sorted by (start_ns, -end_ns, -kind), so that what is inside another comes after it.
 
-    Attributes:
-        thread, start_ns, end_ns: (m,) each.
-        kind: (m,) int8, `SpanKind`, or `_FRAME_KIND`.
-        said: (m,) int8, the same as a report says it: that of a collective is its annotation's.
-        text: (m,) int32, index into `texts`: the name, folded.
-        user: (m,) bool, whether it is a frame of the user's.
-        backward: (m,) bool, whether it is a node of autograd.
-        texts: The names; the last is "backward".
-        in_file: Whether the file has any, also on other threads.
+    `kind`: (m,), `SpanKind`, or `_FRAME_KIND`. `said`: (m,), the same as a report says it: that of
+    a collective is its annotation's. `text`: (m,), index into `texts`: the name, folded. `user`:
+    (m,), whether it is a frame of the user's. `backward`: (m,), whether it is a node of autograd.
+    `texts`: the names; the last is "backward". `in_file`: whether the file has any, also on other
+    threads.
     """
 
     def __init__(self, trace: Trace, step_marks: Bools) -> None:
@@ -124,7 +118,6 @@ class _Things:
         self._name_collectives(is_op & names_matching(self.texts, _COMMS)[self.text])
 
     def __len__(self) -> int:
-        """The number of things."""
         return len(self.thread)
 
     def chosen(self, which: Bools) -> Nesting:
@@ -308,12 +301,8 @@ def _holders(
 ) -> tuple[Int32s, tuple[Holder, ...]]:
     """Name whoever would hold a device at each moment; return their numbers, (n,), and all.
 
-    Args:
-        things: What may be open.
-        quiet: Which of them launch nothing.
-        parent: (m,) int64, the innermost thing that each begins in; -1 none.
-        inner: (n,) int64, the innermost thing open at each moment; -1 none.
-        moments: The moments.
+    `quiet`: which of them launch nothing. `parent`: (m,), the innermost thing that each begins in;
+    -1 none. `inner`: (n,), the innermost thing open at each moment; -1 none.
     """
     stacks = _Stacks(things, quiet, parent)
     by_thing = stacks.columns(things)

@@ -50,10 +50,7 @@ SYNC_CALL: Final = re.compile(
 def host_work(trace: Trace, steps: tuple[Step, ...], marks: Bools) -> HostWork:
     """Return a trace's operators, each with its own time, layer, phase and annotation.
 
-    Args:
-        trace: The trace.
-        steps: Its steps on the host.
-        marks: (names,) bool, which of its names mark steps.
+    `marks`: (names,), which of its names mark steps.
     """
     spans = trace.spans
     operators = np.flatnonzero(spans.kind == SpanKind.OP)

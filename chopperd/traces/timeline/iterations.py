@@ -42,10 +42,7 @@ def iterations(trace: Trace, rows: Int64s, pattern: re.Pattern[str]) -> tuple[St
     merged, also where their numbers are equal. Steps have the numbers in the pattern's groups if
     these rise throughout, else they count from 0.
 
-    Args:
-        trace: The trace.
-        rows: (m,) int64, ascending, of one process.
-        pattern: What is found in their names.
+    `rows`: (m,), ascending, of one process.
     """
     spans = trace.spans
     apart: list[int] = []
@@ -85,17 +82,11 @@ def _number(name: str, pattern: re.Pattern[str]) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeating:
-    """An annotation that comes again and again, perhaps once a step.
+    """An annotation that comes again and again, perhaps once a step."""
 
-    Attributes:
-        name: Its name, with `#` for numbers: engines write one each iteration, with what it did.
-        times: How often it comes.
-        marker: A regular expression that finds it, for `--step-marker`.
-    """
-
-    name: str
-    times: int
-    marker: str
+    name: str  # its name, with `#` for numbers: engines write one each iteration, with what it did
+    times: int  # how often it comes
+    marker: str  # a regular expression that finds it, for `--step-marker`
 
 
 def repeating_annotation(trace: Trace) -> Repeating | None:

@@ -141,18 +141,13 @@ def _class(instance: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """FSDP2's annotations of a trace, by module.
+    """FSDP2's annotations of a trace, by module."""
 
-    Attributes:
-        modules: Names of the modules whose parameters are grouped; `ROOT` for the root's.
-        module: (spans,) int32, index into `modules` of the group an annotation is about; -1 none.
-        before_forward: (spans,) bool, `FSDP::pre_forward` annotations.
-        forward, backward: Time from the hook before a module's forward, or backward, to that after.
-    """
-
+    # Names of the modules whose parameters are grouped; `ROOT` for the root's
     modules: tuple[str, ...]
-    module: Int32s
-    before_forward: Bools
+    module: Int32s  # (spans,), index into `modules` of the group an annotation is about; -1 none
+    before_forward: Bools  # (spans,), `FSDP::pre_forward` annotations
+    # Time from the hook before a module's forward, or backward, to that after
     forward: "Stretches"
     backward: "Stretches"
 

@@ -38,22 +38,18 @@ LAUNCHES_WITHOUT_RECORD: Final = "launches_without_record"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """Settings of a site or a job for the layout of its traces.
+    """Settings of a site or a job for the layout of its traces."""
 
-    Attributes:
-        data_wait_patterns: Regular expressions, found in names of host spans that wait for data.
-        class_rules: The site's own kernel classes, tried before the built-in table.
-        step_source: The only source of steps to use; None takes the best one present.
-        step_marker: A regular expression, found in names of annotations that mark steps, before any
-            other source of steps; None without.
-        job_marks: Steps as the job marked them, on the trace's time axis.
-    """
-
+    # Regular expressions, found in names of host spans that wait for data
     data_wait_patterns: tuple[str, ...] = DATA_WAIT_PATTERNS
+    # The site's own kernel classes, tried before the built-in table
     class_rules: tuple[ClassRule, ...] = ()
+    # The only source of steps to use; None takes the best one present
     step_source: StepSource | None = None
+    # A regular expression, found in names of annotations that mark steps, before any other source
+    # of steps; None without
     step_marker: str | None = None
-    job_marks: tuple[Marker, ...] = ()
+    job_marks: tuple[Marker, ...] = ()  # steps as the job marked them, on the trace's time axis
 
 
 Columns: TypeAlias = Mapping[str, Ints | Float64s]
@@ -65,10 +61,6 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
 
     A record belongs to the step whose marker its launch started in; where only device rows mark
     steps, to the step whose row it started in.
-
-    Args:
-        trace: A trace as read.
-        options: What the site or the job knows; None for the defaults.
     """
     options = options or LayoutOptions()
     links = link(trace.records, trace.calls, trace.names, trace.threads)
@@ -265,13 +257,9 @@ def device_windows(
     stream, else on any stream, else of its first own record; no earlier than the cut before it.
     The last one of a profiler cycle ends at the step's last own record, or at the next cut.
 
-    Args:
-        step: (n,) int32, the step that launched each record; -1 none.
-        start_ns: (n,) int64, rising.
-        end_ns: (n,) int64.
-        compute: (n,) bool, records that compute.
-        on_main_stream: (n,) bool.
-        cycle: The profiler's cycle of each step; empty if there is only one.
+    `step`: (n,), the step that launched each record; -1 none. `start_ns`: (n,), rising. `compute`:
+    (n,), records that compute. `cycle`: the profiler's cycle of each step; empty if there is only
+    one.
     """
     if not np.any(step >= 0):
         return ()

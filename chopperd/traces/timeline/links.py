@@ -33,20 +33,14 @@ CAPTURE_END: Final = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture\w*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Links between the device records and runtime calls of one trace.
+    """Links between the device records and runtime calls of one trace."""
 
-    Attributes:
-        call: (records,) int64, index of the launching call; -1 unlinked. A graph launch is the
-            call of many records.
-        by_id: (records,) int64, the same, also where the record starts too early for the call.
-        recorded: (calls,) bool, the call has at least one record.
-        launch: (calls,) bool, a kernel, graph or copy launch, which should have a record.
-    """
-
+    # (records,), index of the launching call; -1 unlinked. A graph launch is the call of many
+    # records.
     call: Int64s
-    by_id: Int64s
-    recorded: Bools
-    launch: Bools
+    by_id: Int64s  # (records,), the same, also where the record starts too early for the call
+    recorded: Bools  # (calls,), the call has at least one record
+    launch: Bools  # (calls,), a kernel, graph or copy launch, which should have a record
 
     @property
     def missing(self) -> Int64s:

@@ -24,18 +24,12 @@ _EDGE_COST: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Moments on host threads.
+    """Moments on host threads."""
 
-    Attributes:
-        thread: (n,) int32, index into `Trace.threads`; -1 unknown, which no span is around.
-        at_ns: (n,) int64; meaningless where the thread is unknown.
-    """
-
-    thread: Int32s
-    at_ns: Int64s
+    thread: Int32s  # (n,), index into `Trace.threads`; -1 unknown, which no span is around
+    at_ns: Int64s  # (n,); meaningless where the thread is unknown
 
     def __len__(self) -> int:
-        """The number of moments."""
         return len(self.at_ns)
 
     def of(self, rows: Int64s) -> "Moments":
@@ -92,10 +86,8 @@ class Nesting:
 
         The outermost is the first to begin, of those that begin together the longest.
 
-        Args:
-            moments: Of known threads.
-            inside: (n,) int64, indices of spans of the moments' threads: only chosen spans that
-                come after it in the order of the table count; -1 for all.
+        `moments`: of known threads. `inside`: (n,), indices of spans of the moments' threads: only
+        chosen spans that come after it in the order of the table count; -1 for all.
         """
         if not len(self._rows):
             return np.full(len(moments), -1, np.int64)

@@ -42,26 +42,19 @@ _FP32: Final = re.compile(r"sgemm|scudnn|simt|ffma|f32f32_f32f32|_S_?B_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """The operator and annotation that launched each device record; -1 none or unknown.
+    """The operator and annotation that launched each device record; -1 none or unknown."""
 
-    Attributes:
-        launched: (records,) when and on which thread: at the start of the launching call, or of the
-            operator where only that is known; thread -1 where neither is.
-        op: (records,) int64, the innermost operator around the launch, index in `Trace.spans`.
-        annotation: (records,) int64, the innermost annotation, index in `Trace.spans`.
-    """
-
+    # (records,) when and on which thread: at the start of the launching call, or of the operator
+    # where only that is known; thread -1 where neither is
     launched: Moments
-    op: Int64s
-    annotation: Int64s
+    op: Int64s  # (records,), the innermost operator around the launch, index in `Trace.spans`
+    annotation: Int64s  # (records,), the innermost annotation, index in `Trace.spans`
 
 
 def attribute(trace: Trace, call: Int64s) -> Attribution:
     """Find the operator and annotation that launched each device record.
 
-    Args:
-        trace: The trace.
-        call: (records,) int64, the call that launched each record; -1 unlinked.
+    `call`: (records,), the call that launched each record; -1 unlinked.
     """
     spans = trace.spans
     launched = beginnings(trace.calls, call)
@@ -151,11 +144,7 @@ def with_operation_classes(
     Any operator or annotation around the launch counts (`class_by_operation`), not only the
     innermost.
 
-    Args:
-        trace: The trace.
-        found: What launched each record.
-        kernel_class: (records,) int8, `KernelClass` by names.
-        settled: (records,) bool, classed by the site's own rules, which win.
+    `settled`: (records,), classed by the site's own rules, which win.
     """
     spans = trace.spans
     classes = [class_by_operation(name) for name in trace.names]
@@ -180,12 +169,9 @@ def record_work(
     work of an operator with a launch without record is unknown: part of its time is not in the
     file.
 
-    Args:
-        trace: As read.
-        kernel_class: (n,) int8, `KernelClass` of its records.
-        op: (n,) int64, row in `Trace.spans` of the innermost operator around each record's launch;
-            -1 unknown.
-        missing: (m,) int64, indices of launches without a record.
+    `kernel_class`: (n,), `KernelClass` of its records. `op`: (n,), row in `Trace.spans` of the
+    innermost operator around each record's launch; -1 unknown. `missing`: (m,), indices of launches
+    without a record.
     """
     records, spans = trace.records, trace.spans
     flops = np.full(len(records), np.nan)

@@ -97,8 +97,7 @@ def _on_threads_of(trace: Trace, spans: Bools, moments: Moments) -> Bools:
     """Return which moments are on a thread that has one of the given spans: (n,) bool."""
     there = np.zeros(len(trace.threads) + 1, np.bool_)
     there[trace.spans.thread[spans]] = True
-    on: Bools = there[moments.thread]
-    return on
+    return there[moments.thread]
 
 
 def _nodes_made(spans: HostSpans, runs_back: Bools, start_ns: Int64s) -> Int64s:

@@ -53,12 +53,10 @@ def mark_steps(
 ) -> MarkedSteps:
     """Return the steps by the best source that has any; `NO_STEPS` if none has.
 
-    Args:
-        trace: The trace.
-        job_marks: Steps as the job itself marked them, on the trace's time axis.
-        source: The only source to use, instead of the best.
-        marker: What is found in names of spans that mark steps, before any other source; None for
-            the iterations of serving engines, after the marks of training.
+    `job_marks`: steps as the job itself marked them, on the trace's time axis. `source`: the only
+    source to use, instead of the best. `marker`: what is found in names of spans that mark steps,
+    before any other source; None for the iterations of serving engines, after the marks of
+    training.
     """
     finders: Mapping[StepSource, Callable[[], MarkedSteps]] = {
         StepSource.PROFILER_STEP: lambda: _by_markers(trace),
@@ -85,11 +83,7 @@ def step_at(
     Where markers overlap, the one that started last counts. Of several processes with steps, each
     time is in a step of its own process.
 
-    Args:
-        steps: The steps.
-        times_ns: (n,) int64.
-        thread: (n,) the thread of each time, -1 none; None if not known.
-        threads: What `thread` indexes.
+    `thread`: (n,) the thread of each time, -1 none; None if not known.
     """
     found = np.full(len(times_ns), -1, np.int32)
     processes = dict.fromkeys(step.process for step in steps)
@@ -259,11 +253,8 @@ def _numbered(
     A cycle that repeats numbers continues those of the one before it: no two steps of a file have
     the same number.
 
-    Args:
-        numbers: The step number of each row.
-        times: Their starts, rising, and ends, (n,) int64 each.
-        lane: (n,) int64, the thread or stream of each.
-        merged: Makes one marker of rows with one number.
+    `times`: their starts, rising, and ends, (n,) each. `lane`: (n,), the thread or stream of each.
+    `merged`: makes one marker of rows with one number.
     """
     start_ns, end_ns = times
     cycle = np.searchsorted(
