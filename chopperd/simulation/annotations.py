@@ -15,9 +15,9 @@ from chopperd.simulation.step_events import (
     STALL_SYNCED,
     StepEvents,
 )
-from chopperd.simulation.template import RankProcess, StepTemplate, TemplateBuilder
+from chopperd.simulation.template import RankProcess, StepTemplate
+from chopperd.units import NS_PER_US
 
-_US: Final = 1_000
 _FREED_SEGMENTS: Final = 5
 _V1: Final = "FullyShardedDataParallel."
 
@@ -49,82 +49,71 @@ def step_template(program: Program, process: RankProcess) -> StepTemplate:
         _fsdp1(events)
     else:
         _fsdp2(events)
-    return events.build()
+    return events.builder.build()
 
 
 def stall_template(program: Program, process: RankProcess, block: int) -> StepTemplate:
     """Build the events of an allocation that fails, waits, frees and is tried again at a block."""
-    events = StepEvents(program, process, TemplateBuilder())
-    times, calls = events.times, _CALLS[process.runtime]
+    events = StepEvents(program, process)
+    released, named, calls = events.released, events.named, _CALLS[process.runtime]
     thread = program.blocks[block].thread
-    begin, done = times.released(block, 48 * _US), times.named(STALL_END, -2 * _US)
-    events.operator("aten::empty", begin, done, thread)
-    refused = times.released(block, 50 * _US), times.released(block, 80 * _US)
-    events.runtime_call(*calls["malloc"], refused, thread)
-    waited = times.released(block, 84 * _US), times.named(STALL_SYNCED)
-    events.runtime_call(*calls["device_sync"], waited, thread)
+    events.operator("aten::empty", (released(block, 48), named(STALL_END, -2)), thread)
+    events.runtime_call(*calls["malloc"], (released(block, 50), released(block, 80)), thread)
+    events.runtime_call(*calls["device_sync"], (released(block, 84), named(STALL_SYNCED)), thread)
     for freed in range(_FREED_SEGMENTS):
-        since = (2 + 180 * freed) * _US
-        span = times.named(STALL_SYNCED, since), times.named(STALL_SYNCED, since + 175 * _US)
+        since = 2 + 180 * freed
+        span = named(STALL_SYNCED, since), named(STALL_SYNCED, since + 175)
         events.runtime_call(*calls["free"], span, thread)
-    since = (4 + 180 * _FREED_SEGMENTS) * _US
-    again = times.named(STALL_SYNCED, since), times.named(STALL_END, -4 * _US)
+    again = named(STALL_SYNCED, 4 + 180 * _FREED_SEGMENTS), named(STALL_END, -4)
     events.runtime_call(*calls["malloc"], again, thread)
-    return events.build()
+    return events.builder.build()
 
 
 def _step(events: StepEvents) -> None:
     """Add the profiler's step, the data loader, the optimizer and the wait for the loss."""
-    times, program = events.times, events.program
-    kernels = range(len(program.kernels))
+    program, named, launch, end = events.program, events.named, events.launch, events.end
     main = Thread.MAIN
-    begin, end = times.named(HOST_START), times.named(HOST_END)
-    step = events.annotate("ProfilerStep#", begin, end, main, numbered=True)
-    of_compute = [k for k in kernels if _stream(program, k) is Stream.COMPUTE]
+    span = named(HOST_START), named(HOST_END)
+    step = events.annotate("ProfilerStep#", span, main, numbered=True)
+    kernels = enumerate(program.kernels)
+    of_compute = [k for k, each in kernels if not program.blocks[each.block].collective]
     rows = of_compute[0], of_compute[-1]
     events.on_device("ProfilerStep#", Stream.COMPUTE, step, rows, numbered=True)
     loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-    events.annotate(loader, times.named(HOST_START, 9 * _US), times.named(LOADED, -2 * _US), main)
+    events.annotate(loader, (named(HOST_START, 9), named(LOADED, -2)), main)
     optimizer = _kernels_of(program, _section(program, "optimizer"))
     name = "Optimizer.step#AdamW.step"
-    span = times.launch(optimizer[0], -20 * _US), times.launch(optimizer[-1], 14 * _US)
-    external = events.annotate(name, *span, main)
+    external = events.annotate(name, (launch(optimizer[0], -20), launch(optimizer[-1], 14)), main)
     rows = optimizer[0], optimizer[-1]
     events.on_device(name, Stream.COMPUTE, external, rows, numbered=False)
-    loss = kernels[-1]
-    events.operator("aten::item", times.launch(loss, -18 * _US), times.end(loss, 16 * _US), main)
-    wait = times.launch(loss, 12 * _US), times.end(loss, 12 * _US)
+    loss = len(program.kernels) - 1
+    events.operator("aten::item", (launch(loss, -18), end(loss, 16 * NS_PER_US)), main)
     call = _CALLS[events.process.runtime]["stream_sync"]
-    events.runtime_call(*call, wait, main)
-    zero = "Optimizer.zero_grad#AdamW.zero_grad"
-    events.annotate(zero, times.end(loss, 24 * _US), times.end(loss, 80 * _US), main)
+    events.runtime_call(*call, (launch(loss, 12), end(loss, 12 * NS_PER_US)), main)
+    span = end(loss, 24 * NS_PER_US), end(loss, 80 * NS_PER_US)
+    events.annotate("Optimizer.zero_grad#AdamW.zero_grad", span, main)
 
 
 def _fsdp2(events: StepEvents) -> None:
-    program, times = events.program, events.times
+    program, around = events.program, events.around
     root = next(k for k, kernel in enumerate(program.kernels) if kernel.unit == "")
-    span = times.launch(root, -204 * _US), times.launch(root, -190 * _US)
-    events.annotate("FSDP::root_pre_forward", *span, Thread.MAIN)
+    events.annotate("FSDP::root_pre_forward", around(root, -204, -190), Thread.MAIN)
     for index, kernel in enumerate(program.kernels):
         thread = program.blocks[kernel.block].thread
         suffix = f" ({kernel.unit})" if kernel.unit else ""
         if kernel.recipe.op == "c10d::_allgather_base_":
-            span = times.launch(index, -150 * _US), times.launch(index, 22 * _US)
-            events.annotate(f"FSDP::all_gather{suffix}", *span, thread)
-            span = times.launch(index, -120 * _US), times.launch(index, -60 * _US)
-            events.operator("fsdp::all_gather_copy_in", *span, thread)
+            events.annotate(f"FSDP::all_gather{suffix}", around(index, -150, 22), thread)
+            events.operator("fsdp::all_gather_copy_in", around(index, -120, -60), thread)
         elif kernel.recipe.op == "c10d::_reduce_scatter_base_":
             _fsdp2_reduce(events, index, suffix)
         elif kernel.recipe.op == "fsdp::split_with_sizes_copy":
-            span = times.launch(index, -14 * _US), times.launch(index, 12 * _US)
-            events.annotate(f"FSDP::all_gather_copy_out{suffix}", *span, thread)
+            events.annotate(f"FSDP::all_gather_copy_out{suffix}", around(index, -14, 12), thread)
     for section in program.sections:
         if "layers." in section.name:
             _fsdp2_layer(events, section)
 
 
 def _fsdp2_reduce(events: StepEvents, kernel: int, suffix: str) -> None:
-    times, thread = events.times, Thread.AUTOGRAD
     for name, begin_us, end_us in (
         ("post_backward_accumulate", -204, -194),
         ("post_backward_reshard", -192, -172),
@@ -132,40 +121,37 @@ def _fsdp2_reduce(events: StepEvents, kernel: int, suffix: str) -> None:
         ("post_backward_reduce", -160, 22),
     ):
         shown = f" {suffix.strip() or '()'}" if name == "post_backward_rs_wait" else suffix
-        span = times.launch(kernel, begin_us * _US), times.launch(kernel, end_us * _US)
-        events.annotate(f"FSDP::{name}{shown}", *span, thread)
+        span = events.around(kernel, begin_us, end_us)
+        events.annotate(f"FSDP::{name}{shown}", span, Thread.AUTOGRAD)
 
 
 def _fsdp2_layer(events: StepEvents, section: Section) -> None:
     """Add a layer's hooks; the gather of the next layer lies inside them."""
-    program, times = events.program, events.times
+    program, around = events.program, events.around
     direction, unit = section.name.split()
     kernels = _kernels_of(program, section)
     thread = program.blocks[section.first].thread
     first = kernels[0]
     prefetches = program.blocks[section.first].collective
-    copy_out = kernels[1] if prefetches else first
-    before_us = -200 if prefetches else -15
-    hook = times.launch(first, before_us * _US), times.launch(copy_out, 14 * _US)
-    events.annotate(f"FSDP::pre_{direction} ({unit})", *hook, thread)
+    hook = events.launch(first, -15), events.launch(first, 14)
     if prefetches:
-        span = times.launch(first, -180 * _US), times.launch(first, 24 * _US)
-        kind, after = ("forward", 1) if direction == "forward" else ("backward", -1)
-        following = f"layers.{int(unit.removeprefix('layers.')) + after}"
-        events.annotate(f"FSDP::{kind}_prefetch for {following}", *span, thread)
+        hook = events.launch(first, -200), events.launch(kernels[1], 14)
+    events.annotate(f"FSDP::pre_{direction} ({unit})", hook, thread)
+    if prefetches:
+        following = int(unit.removeprefix("layers.")) + (1 if direction == "forward" else -1)
+        name = f"FSDP::{direction}_prefetch for layers.{following}"
+        events.annotate(name, around(first, -180, 24), thread)
     if direction == "forward":
-        span = times.launch(kernels[-1], 14 * _US), times.launch(kernels[-1], 22 * _US)
-        events.annotate(f"FSDP::post_forward ({unit})", *span, thread)
+        events.annotate(f"FSDP::post_forward ({unit})", around(kernels[-1], 14, 22), thread)
 
 
 def _fsdp1(events: StepEvents) -> None:
-    program, times = events.program, events.times
+    program = events.program
     root = next(k for k, kernel in enumerate(program.kernels) if kernel.unit == "")
     head = _kernels_of(program, _section(program, "head"))
-    span = times.launch(root, -208 * _US), times.launch(head[-1], 24 * _US)
-    events.annotate(f"{_V1}forward", *span, Thread.MAIN)
-    span = times.launch(root, -204 * _US), times.launch(root, -170 * _US)
-    events.annotate(f"{_V1}_root_pre_forward", *span, Thread.MAIN)
+    span = events.launch(root, -208), events.launch(head[-1], 24)
+    events.annotate(f"{_V1}forward", span, Thread.MAIN)
+    events.annotate(f"{_V1}_root_pre_forward", events.around(root, -204, -170), Thread.MAIN)
     for index, block in enumerate(program.blocks):
         if block.waits_for_end is not None:
             _fsdp1_limiter(events, index)
@@ -178,47 +164,36 @@ def _fsdp1(events: StepEvents) -> None:
 
 def _fsdp1_limiter(events: StepEvents, block: int) -> None:
     """Add the host's wait until an earlier unit was freed, so that few are in flight."""
-    times, thread = events.times, events.program.blocks[block].thread
-    span = times.came(block, 27 * _US), times.released(block, 44 * _US)
-    events.annotate(f"{_V1}rate_limiter", *span, thread)
-    wait = times.came(block, 29 * _US), times.released(block, 40 * _US)
-    events.runtime_call(*_CALLS[events.process.runtime]["event_sync"], wait, thread)
+    came, released, thread = events.came, events.released, events.program.blocks[block].thread
+    events.annotate(f"{_V1}rate_limiter", (came(block, 27), released(block, 44)), thread)
+    call = _CALLS[events.process.runtime]["event_sync"]
+    events.runtime_call(*call, (came(block, 29), released(block, 40)), thread)
 
 
 def _fsdp1_forward(events: StepEvents, section: Section) -> None:
-    program, times, thread = events.program, events.times, Thread.MAIN
+    program, around, thread = events.program, events.around, Thread.MAIN
     kernels = _kernels_of(program, section)
     first, last = kernels[0], kernels[-1]
     prefetches = program.blocks[section.first].collective
-    before_us = -200 if prefetches else -13
-    events.annotate(
-        f"{_V1}forward", times.launch(first, before_us * _US), times.launch(last, 24 * _US), thread
-    )
-    span = times.launch(first, (before_us + 2) * _US), times.launch(first, -40 * _US)
+    span = events.launch(first, -200 if prefetches else -13), events.launch(last, 24)
+    events.annotate(f"{_V1}forward", span, thread)
     if prefetches:
-        events.annotate(f"{_V1}_pre_forward", *span, thread)
-        prefetch = times.launch(first, -34 * _US), times.launch(first, 20 * _US)
-        events.annotate(f"{_V1}_pre_forward_prefetch", *prefetch, thread)
-    span = times.launch(last, 12 * _US), times.launch(last, 22 * _US)
-    events.annotate(f"{_V1}_post_forward", *span, thread)
-    span = times.launch(last, 14 * _US), times.launch(last, 18 * _US)
-    events.operator("aten::record_stream", *span, thread)
+        events.annotate(f"{_V1}_pre_forward", around(first, -198, -40), thread)
+        events.annotate(f"{_V1}_pre_forward_prefetch", around(first, -34, 20), thread)
+    events.annotate(f"{_V1}_post_forward", around(last, 12, 22), thread)
+    events.operator("aten::record_stream", around(last, 14, 18), thread)
 
 
 def _fsdp1_backward(events: StepEvents, section: Section) -> None:
-    program, times, thread = events.program, events.times, Thread.AUTOGRAD
+    program, around, thread = events.program, events.around, Thread.AUTOGRAD
     kernels = _kernels_of(program, section)
     first, scatter = kernels[0], kernels[-1]
     if program.blocks[section.first].collective:
-        span = times.launch(first, -200 * _US), times.launch(first, 24 * _US)
-        events.annotate(f"{_V1}_pre_backward_hook", *span, thread)
-        span = times.launch(first, -190 * _US), times.launch(first, 22 * _US)
-        events.annotate(f"{_V1}_pre_backward_prefetch", *span, thread)
-    span = times.launch(scatter, -200 * _US), times.launch(scatter, 24 * _US)
-    events.annotate(f"{_V1}_post_backward_hook", *span, thread)
+        events.annotate(f"{_V1}_pre_backward_hook", around(first, -200, 24), thread)
+        events.annotate(f"{_V1}_pre_backward_prefetch", around(first, -190, 22), thread)
+    events.annotate(f"{_V1}_post_backward_hook", around(scatter, -200, 24), thread)
     for at_us in (-150, -90):
-        span = times.launch(scatter, at_us * _US), times.launch(scatter, (at_us + 6) * _US)
-        events.operator("aten::record_stream", *span, thread)
+        events.operator("aten::record_stream", around(scatter, at_us, at_us + 6), thread)
 
 
 def _section(program: Program, name: str) -> Section:
@@ -228,7 +203,3 @@ def _section(program: Program, name: str) -> Section:
 def _kernels_of(program: Program, section: Section) -> range:
     first, last = program.blocks[section.first], program.blocks[section.last]
     return range(first.first, last.first + last.count)
-
-
-def _stream(program: Program, kernel: int) -> Stream:
-    return program.blocks[program.kernels[kernel].block].stream

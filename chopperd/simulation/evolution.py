@@ -12,7 +12,6 @@ from chopperd.simulation.presets import Brake, generator
 from chopperd.simulation.program import Program
 from chopperd.simulation.step import (
     ClockTargets,
-    RestingClocks,
     StepPlay,
     StepTiming,
     at_top,
@@ -36,42 +35,27 @@ _INITIAL_KEY: Final = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """State of a node at the start of a step, which determines its future; (gpus,) each.
+    """State of a node at the start of a step, which determines its future; (gpus,) each."""
 
-    Attributes:
-        step: Number of the step that comes next.
-        free_ns: When each GPU ended the step before, Unix ns.
-        clock_mhz, temperature_c: Clock and temperature at that time.
-        cause_bits: The limit last in force, or 0.
-        energy_j, busy_ns: Counters. limited_ns: (counted limits, gpus) counters.
-    """
-
-    step: int
-    free_ns: Int64s
-    clock_mhz: Float64s
+    step: int  # number of the step that comes next
+    free_ns: Int64s  # when each GPU ended the step before, Unix ns
+    clock_mhz: Float64s  # clock and temperature at that time
     temperature_c: Float64s
-    cause_bits: Int64s
-    energy_j: Float64s
-    limited_ns: Int64s
+    cause_bits: Int64s  # the limit last in force, or 0
+    energy_j: Float64s  # counters
+    limited_ns: Int64s  # (counted limits, gpus) counters
     busy_ns: Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """What the GPUs did in one step: clock, power, limits, by cell; a cell may have no length.
+    """What the GPUs did in one step, (cells, gpus) each; a cell may have no length."""
 
-    Attributes:
-        edges_ns: (cells+1, gpus) int64, never falling.
-        clock_mhz, power_w: (cells, gpus).
-        cause_bits: (cells, gpus) int64 bit set of `Cause`.
-        busy: (cells, gpus), whether anything ran.
-    """
-
-    edges_ns: Int64s
+    edges_ns: Int64s  # (cells+1, gpus), never falling
     clock_mhz: Float64s
     power_w: Float64s
-    cause_bits: Int64s
-    busy: Bools
+    cause_bits: Int64s  # bit set of `Cause`
+    busy: Bools  # whether anything ran
 
     @property
     def length_ns(self) -> Int64s:
@@ -89,7 +73,7 @@ class StepRun:
 
 
 def initial_state(
-    silicon: Silicon, program: Program | None, *, seed: int, start_unix_ns: int
+    silicon: Silicon, program: Program | None, seed: int, start_unix_ns: int
 ) -> NodeState:
     """Return the node's state at the start: at the temperature of its job, or of idling."""
     count = len(silicon.static_w)
@@ -130,9 +114,9 @@ def run_step(
     play = StepPlay(
         program, silicon.model, draws, targets, free_ns=state.free_ns, clock_mhz=state.clock_mhz
     )
-    timing, resting = play.play()
-    cells = _job_cells(silicon, program, state, _Played(activity, targets, timing, resting))
-    after = replace(_after(silicon, state, cells), clock_mhz=resting.after_mhz)
+    timing = play.play()
+    cells = _job_cells(silicon, program, state, _Played(activity, targets, timing))
+    after = replace(_after(silicon, state, cells), clock_mhz=timing.after_mhz)
     return StepRun(before=state, timing=timing, cells=cells), after
 
 
@@ -145,14 +129,12 @@ def _braked_mhz(silicon: Silicon, state: NodeState, brake: Brake | None) -> Floa
     return braked_mhz
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """A step's activity and clock targets (input), timing and resting clocks (output)."""
+class _Played(NamedTuple):
+    """A step's activity and clock targets (input), and its timing (output)."""
 
     activity: Float64s
     targets: ClockTargets
     timing: StepTiming
-    resting: RestingClocks
 
 
 def _job_cells(silicon: Silicon, program: Program, state: NodeState, played: _Played) -> Cells:
@@ -168,7 +150,7 @@ def _job_cells(silicon: Silicon, program: Program, state: NodeState, played: _Pl
     blocks = _Part(
         start_ns=start,
         clock_mhz=played.timing.clock_mhz[rows],
-        activity=_block_activity(played, rows),
+        activity=played.activity[rows] - _COMM_BESIDE_ACTIVITY * (played.timing.stretch[rows] == 1),
         limit_bits=_limit_bits(silicon, played, rows),
         busy=np.ones_like(start, bool),
     )
@@ -200,7 +182,7 @@ def _rests(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> _
     share = np.arange(_GAP_CELLS)[:, None] / _GAP_CELLS
     since = played.timing.start_ns[rows] - gap_ns
     starts = since[:, None] + (gap_ns[:, None] * share).astype(np.int64)
-    comm = starts < played.resting.comm_until_ns[rows][:, None, None]
+    comm = starts < played.timing.comm_until_ns[rows][:, None, None]
     ceiling = played.targets.ceiling_mhz
     held = ceiling < silicon.model.sm_clock_max_mhz
     held_bits = np.where(held, played.targets.ceiling_bits, 0)
@@ -220,16 +202,10 @@ def _resting_clock_mhz(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: 
     order = np.arange(_GAP_CELLS)[:, None]
     whole = np.where(part > 0, part, 1.0)
     left = np.exp(-part * order) * np.where(part > 0, -np.expm1(-part) / whole, 1.0)
-    clock = ceiling + (played.resting.before_mhz[rows][:, None] - ceiling) * left
+    clock = ceiling + (played.timing.before_mhz[rows][:, None] - ceiling) * left
     step_mhz = silicon.model.clock_step_mhz
     stepped = step_mhz * np.round(clock / step_mhz)
     return at_top(stepped, silicon.model.sm_clock_max_mhz)
-
-
-def _block_activity(played: _Played, rows: Int64s) -> Float64s:
-    alone = played.timing.stretch[rows] == 1
-    activity: Float64s = played.activity[rows] - _COMM_BESIDE_ACTIVITY * alone
-    return activity
 
 
 def _limit_bits(silicon: Silicon, played: _Played, rows: Int64s) -> Int64s:

@@ -13,40 +13,26 @@ from chopperd.simulation.step import StepTiming
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelColumns:
-    """A program's kernels as columns, (kernels,) each.
+    """A program's kernels as columns, (kernels,) each."""
 
-    Attributes:
-        block: Index of each kernel's block. place: The kernel's place in the block, from 0.
-        remaining: Number of later launches in the same block.
-        clocked_ns, fixed_ns: As in `Kernel`.
-        collective, compute: Whether the kernel is a collective; whether its class is compute.
-    """
-
-    block: Int64s
-    place: Int64s
-    remaining: Int64s
-    clocked_ns: Float64s
+    block: Int64s  # index of each kernel's block
+    place: Int64s  # the kernel's place in the block, from 0
+    remaining: Int64s  # number of later launches in the same block
+    clocked_ns: Float64s  # as in `Kernel`
     fixed_ns: Float64s
     collective: Bools
-    compute: Bools
+    compute: Bools  # whether the kernel's class is compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """Kernel times of one step of one rank.
+    """Kernel times of one step of one rank, (kernels,) in Unix ns."""
 
-    Attributes:
-        step: The step's number.
-        launch_ns: (kernels,) start of each kernel's launch call, Unix ns.
-        start_ns, end_ns: (kernels,) start and end on the device, Unix ns.
-        timing: Block times of all ranks.
-    """
-
-    step: int
-    launch_ns: Int64s
-    start_ns: Int64s
+    step: int  # the step's number
+    launch_ns: Int64s  # start of each kernel's launch call
+    start_ns: Int64s  # start and end on the device
     end_ns: Int64s
-    timing: StepTiming
+    timing: StepTiming  # block times of all ranks
 
 
 def kernel_columns(program: Program) -> KernelColumns:

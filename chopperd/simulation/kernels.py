@@ -12,249 +12,198 @@ Dims = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One kind of kernel.
-
-    Attributes:
-        kernel_class: Class of the kernel, such as GEMM.
-        op: The operator that launches it.
-        cuda, rocm: Its name on either runtime.
-        grid, block: Launch dimensions.
-        activity: Switching activity while it runs, 1 for a dense GEMM.
-        clocked: Share of the kernel's time at the highest clock that scales with the clock.
-    """
+    """One kind of kernel."""
 
     kernel_class: KernelClass
-    op: str
-    cuda: str
+    op: str  # the operator that launches it
+    cuda: str  # its name on either runtime
     rocm: str
-    grid: Dims
+    grid: Dims  # launch dimensions
     block: Dims
-    activity: float
-    clocked: float
+    activity: float  # switching activity while it runs, 1 for a dense GEMM
+    clocked: float  # share of its time at the highest clock that scales with the clock
 
     def name(self, runtime: Runtime) -> str:
         """Return the kernel's name as a trace of this runtime shows it."""
         return self.cuda if runtime == "cuda" else self.rocm
 
 
-def _gemm(shape: str, cuda_grid: Dims, *, transposed: str, tile: str) -> Recipe:
-    return Recipe(
-        kernel_class=KernelClass.GEMM,
-        op="aten::mm",
-        cuda=f"nvjet_tst_{shape}_v_bz_{transposed}",
-        rocm=f"Cijk_{tile}_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN_LDSB0_AFC1",
-        grid=cuda_grid,
-        block=(384, 1, 1),
-        activity=1.0,
-        clocked=0.93,
-    )
+_ANONYMOUS: Final = "at::native::(anonymous namespace)::"
+#: RCCL has one kernel for all collectives.
+_RCCL: Final = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
+_PLAIN: Final = ((4096, 1, 1), (256, 1, 1), 0.4, 0.1)
+#: Grid, block, activity and clocked share of the kernels of a class.
+_BY_CLASS: Final[Mapping[KernelClass, tuple[Dims, Dims, float, float]]] = {
+    KernelClass.GEMM: ((132, 1, 1), (384, 1, 1), 1.0, 0.93),
+    KernelClass.ATTENTION: ((64, 32, 2), (128, 1, 1), 0.86, 0.88),
+    KernelClass.NORM: ((8192, 1, 1), (32, 16, 1), 0.5, 0.2),
+    KernelClass.ELEMENTWISE: ((8192, 1, 1), (128, 1, 1), 0.45, 0.12),
+    KernelClass.EMBEDDING: _PLAIN,
+    KernelClass.REDUCTION: _PLAIN,
+    KernelClass.OPTIMIZER: ((320, 1, 1), (512, 1, 1), 0.42, 0.1),
+    KernelClass.COMM_PACK: ((1056, 9, 1), (1024, 1, 1), 0.4, 0.1),
+    KernelClass.MEMCPY: ((0, 0, 0), (0, 0, 0), 0.12, 0.0),
+    KernelClass.COMM: _PLAIN,
+}
 
 
-def _pointwise(
-    op: str, functor: str, *, grid: Dims, kernel_class: KernelClass = KernelClass.ELEMENTWISE
+def _recipe(
+    kernel_class: KernelClass,
+    op: str,
+    cuda: str,
+    rocm: str | None = None,
+    *,
+    width: int | None = None,
+    clocked: float | None = None,
 ) -> Recipe:
-    name = (
-        f"void at::native::vectorized_elementwise_kernel<8, at::native::{functor}, "
-        "std::array<char*, 3ul> >(int, at::native::"
-        f"{functor}, std::array<char*, 3ul>)"
-    )
+    """Make a recipe by its class; `width` and `clocked` where it differs from the class."""
+    grid, block, activity, usual = _BY_CLASS[kernel_class]
     return Recipe(
         kernel_class=kernel_class,
         op=op,
-        cuda=name,
-        rocm=name,
-        grid=grid,
-        block=(128, 1, 1),
-        activity=0.45,
-        clocked=0.12,
-    )
-
-
-def _norm(op: str, name: str) -> Recipe:
-    return Recipe(
-        kernel_class=KernelClass.NORM,
-        op=op,
-        cuda=name,
-        rocm=name,
-        grid=(8192, 1, 1),
-        block=(32, 16, 1),
-        activity=0.5,
-        clocked=0.2,
-    )
-
-
-def _attention(op: str, cuda: str, rocm: str, clocked: float) -> Recipe:
-    return Recipe(
-        kernel_class=KernelClass.ATTENTION,
-        op=op,
         cuda=cuda,
-        rocm=rocm,
-        grid=(64, 32, 2),
-        block=(128, 1, 1),
-        activity=0.86,
-        clocked=clocked,
+        rocm=rocm or cuda,
+        grid=grid if width is None else (width, 1, 1),
+        block=block,
+        activity=activity,
+        clocked=usual if clocked is None else clocked,
     )
+
+
+def _gemm(shape: str, transposed: str, tile: str, width: int = 132) -> Recipe:
+    cuda = f"nvjet_tst_{shape}_v_bz_{transposed}"
+    rocm = f"Cijk_{tile}_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN_LDSB0_AFC1"
+    return _recipe(KernelClass.GEMM, "aten::mm", cuda, rocm, width=width)
+
+
+def _pointwise(op: str, functor: str, width: int) -> Recipe:
+    name = (
+        f"void at::native::vectorized_elementwise_kernel<8, at::native::{functor}, "
+        f"std::array<char*, 3ul> >(int, at::native::{functor}, std::array<char*, 3ul>)"
+    )
+    return _recipe(KernelClass.ELEMENTWISE, op, name, width=width)
 
 
 def _foreach(op: str, functor: str) -> Recipe:
     name = (
-        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<"
-        f"at::native::(anonymous namespace)::{functor}, float>"
-        f"(at::native::(anonymous namespace)::{functor}, float)"
+        f"void {_ANONYMOUS}multi_tensor_apply_kernel<{_ANONYMOUS}{functor}, float>"
+        f"({_ANONYMOUS}{functor}, float)"
     )
-    return Recipe(
-        kernel_class=KernelClass.OPTIMIZER,
-        op=op,
-        cuda=name,
-        rocm=name,
-        grid=(320, 1, 1),
-        block=(512, 1, 1),
-        activity=0.42,
-        clocked=0.1,
-    )
-
-
-def _packing(op: str, name: str) -> Recipe:
-    return Recipe(
-        kernel_class=KernelClass.COMM_PACK,
-        op=op,
-        cuda=name,
-        rocm=name,
-        grid=(1056, 9, 1),
-        block=(1024, 1, 1),
-        activity=0.4,
-        clocked=0.1,
-    )
-
-
-def _plain(kernel_class: KernelClass, op: str, name: str) -> Recipe:
-    return Recipe(
-        kernel_class=kernel_class,
-        op=op,
-        cuda=name,
-        rocm=name,
-        grid=(4096, 1, 1),
-        block=(256, 1, 1),
-        activity=0.4,
-        clocked=0.1,
-    )
-
-
-def _copy(op: str, name: str) -> Recipe:
-    return Recipe(
-        kernel_class=KernelClass.MEMCPY,
-        op=op,
-        cuda=name.format("Pinned"),
-        rocm=name.format("Host"),
-        grid=(0, 0, 0),
-        block=(0, 0, 0),
-        activity=0.12,
-        clocked=0.0,
-    )
+    return _recipe(KernelClass.OPTIMIZER, op, name)
 
 
 _FLASH: Final = "void pytorch_flash::flash_{}_kernel<pytorch_flash::Flash_{}_kernel_traits<128, {}>"
 
 RECIPES: Final[Mapping[str, Recipe]] = {
-    "gemm_qkv": _gemm("256x128_64x4_2x1", (132, 1, 1), transposed="TNT", tile="Alik_Bljk"),
-    "gemm_out": _gemm("128x256_64x4_1x2", (128, 1, 1), transposed="TNN", tile="Alik_Bljk"),
-    "gemm_gate": _gemm("256x152_64x4_2x1", (132, 1, 1), transposed="TNT", tile="Alik_Bljk"),
-    "gemm_down": _gemm("192x192_64x3_2x1", (132, 1, 1), transposed="TNN", tile="Alik_Bljk"),
-    "gemm_dgrad": _gemm("128x160_64x5_2x1", (132, 1, 1), transposed="NNT", tile="Ailk_Bljk"),
-    "gemm_wgrad": _gemm("192x208_64x3_1x2", (132, 1, 1), transposed="NTN", tile="Ailk_Bjlk"),
-    "attention": _attention(
+    "gemm_qkv": _gemm("256x128_64x4_2x1", "TNT", "Alik_Bljk"),
+    "gemm_out": _gemm("128x256_64x4_1x2", "TNN", "Alik_Bljk", 128),
+    "gemm_gate": _gemm("256x152_64x4_2x1", "TNT", "Alik_Bljk"),
+    "gemm_down": _gemm("192x192_64x3_2x1", "TNN", "Alik_Bljk"),
+    "gemm_dgrad": _gemm("128x160_64x5_2x1", "NNT", "Ailk_Bljk"),
+    "gemm_wgrad": _gemm("192x208_64x3_1x2", "NTN", "Ailk_Bjlk"),
+    "attention": _recipe(
+        KernelClass.ATTENTION,
         "aten::_flash_attention_forward",
         _FLASH.format("fwd", "fwd", "128, 64, 4")
         + ", true, false>(pytorch_flash::Flash_fwd_params)",
         "attn_fwd",
-        0.88,
     ),
-    "attention_dot": _attention(
+    "attention_dot": _recipe(
+        KernelClass.ATTENTION,
         "aten::_flash_attention_backward",
         _FLASH.format("bwd_dot_do_o", "bwd", "64, 128, 8") + ">(pytorch_flash::Flash_bwd_params)",
         "fmha_bwd_hd128_odo_bf16",
-        0.3,
+        clocked=0.3,
     ),
-    "attention_grad": _attention(
+    "attention_grad": _recipe(
+        KernelClass.ATTENTION,
         "aten::_flash_attention_backward",
         _FLASH.format("bwd_dq_dk_dv_loop_seqk_parallel", "bwd", "64, 128, 8")
         + ", true>(pytorch_flash::Flash_bwd_params)",
         "fmha_bwd_hd128_bf16_causal_a32_rtz",
-        0.88,
     ),
-    "norm": _norm(
+    "norm": _recipe(
+        KernelClass.NORM,
         "aten::_fused_rms_norm",
-        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float,"
-        " true>(int, float, c10::BFloat16 const*, c10::BFloat16 const*, float*, c10::BFloat16*)",
+        f"void {_ANONYMOUS}vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int, float, "
+        "c10::BFloat16 const*, c10::BFloat16 const*, float*, c10::BFloat16*)",
     ),
-    "norm_grad": _norm(
+    "norm_grad": _recipe(
+        KernelClass.NORM,
         "aten::_fused_rms_norm_backward",
-        "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<"
-        "c10::BFloat16, float, true>(c10::BFloat16 const*, c10::BFloat16 const*, int)",
+        f"void {_ANONYMOUS}layer_norm_grad_input_kernel_vectorized<c10::BFloat16, float, true>"
+        "(c10::BFloat16 const*, c10::BFloat16 const*, int)",
     ),
-    "rope": _pointwise(
-        "aten::mul", "BinaryFunctor<float, float, float, MulFunctor>", grid=(8192, 1, 1)
-    ),
-    "add": _pointwise("aten::add", "CUDAFunctor_add<c10::BFloat16>", grid=(16384, 1, 1)),
-    "silu_mul": _pointwise("aten::silu", "silu_kernel_lambda", grid=(28672, 1, 1)),
-    "silu_grad": _pointwise(
-        "aten::silu_backward", "silu_backward_kernel_lambda", grid=(28672, 1, 1)
-    ),
-    "embedding": _plain(
+    "rope": _pointwise("aten::mul", "BinaryFunctor<float, float, float, MulFunctor>", 8192),
+    "add": _pointwise("aten::add", "CUDAFunctor_add<c10::BFloat16>", 16384),
+    "silu_mul": _pointwise("aten::silu", "silu_kernel_lambda", 28672),
+    "silu_grad": _pointwise("aten::silu_backward", "silu_backward_kernel_lambda", 28672),
+    "embedding": _recipe(
         KernelClass.EMBEDDING,
         "aten::embedding",
-        "void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long, "
-        "unsigned int, 2, 2, -2, true>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>)",
+        f"void {_ANONYMOUS}indexSelectLargeIndex<c10::BFloat16, long, unsigned int, 2, 2, -2, true>"
+        "(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>)",
     ),
-    "embedding_grad": _plain(
+    "embedding_grad": _recipe(
         KernelClass.EMBEDDING,
         "aten::embedding_dense_backward",
-        "void at::native::(anonymous namespace)::compute_grad_weight<c10::BFloat16, long>(long*)",
+        f"void {_ANONYMOUS}compute_grad_weight<c10::BFloat16, long>(long*)",
     ),
-    "loss": _plain(
+    "loss": _recipe(
         KernelClass.REDUCTION,
         "aten::_log_softmax",
-        "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, float, float, "
-        "at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue>(float*, float const*, int)",
+        f"void {_ANONYMOUS}cunn_SoftMaxForward<8, float, float, float, "
+        f"{_ANONYMOUS}LogSoftMaxForwardEpilogue>(float*, float const*, int)",
     ),
-    "loss_grad": _plain(
+    "loss_grad": _recipe(
         KernelClass.REDUCTION,
         "aten::_log_softmax_backward_data",
-        "void at::native::(anonymous namespace)::cunn_SoftMaxBackward<8, float, float, float, "
-        "at::native::(anonymous namespace)::LogSoftMaxBackwardEpilogue>(float*, float const*, int)",
+        f"void {_ANONYMOUS}cunn_SoftMaxBackward<8, float, float, float, "
+        f"{_ANONYMOUS}LogSoftMaxBackwardEpilogue>(float*, float const*, int)",
     ),
     "grad_norm": _foreach("aten::_foreach_norm", "LpNormFunctor<float, (at::native::NormType)1>"),
     "grad_clip": _foreach("aten::_foreach_mul_", "BinaryOpScalarTensorFunctor<float, 1, 1, 0>"),
     "adamw": _foreach("aten::_fused_adamw_", "FusedAdamMathFunctor<float, 4, ADAM_MODE::ADAMW>"),
-    "copy_out": _packing(
+    "copy_out": _recipe(
+        KernelClass.COMM_PACK,
         "fsdp::split_with_sizes_copy",
-        "void at::native::(anonymous namespace)::"
-        "split_with_sizes_copy_out_contiguous_no_cast_kernel"
+        f"void {_ANONYMOUS}split_with_sizes_copy_out_contiguous_no_cast_kernel"
         "(char**, char**, long*, long*, long*, long, long)",
     ),
-    "chunk_cat": _packing(
+    "chunk_cat": _recipe(
+        KernelClass.COMM_PACK,
         "fsdp::chunk_cat",
-        "void at::native::(anonymous namespace)::chunk_cat_cuda_kernel<float, c10::BFloat16>"
+        f"void {_ANONYMOUS}chunk_cat_cuda_kernel<float, c10::BFloat16>"
         "(c10::BFloat16**, float*, long*, long*, long*, long, long, long)",
     ),
-    "h2d": _copy("aten::copy_", "Memcpy HtoD ({} -> Device)"),
-    "d2h": _copy("aten::_local_scalar_dense", "Memcpy DtoH (Device -> {})"),
-    "all_gather": _plain(
+    "h2d": _recipe(
+        KernelClass.MEMCPY,
+        "aten::copy_",
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy HtoD (Host -> Device)",
+    ),
+    "d2h": _recipe(
+        KernelClass.MEMCPY,
+        "aten::_local_scalar_dense",
+        "Memcpy DtoH (Device -> Pinned)",
+        "Memcpy DtoH (Device -> Host)",
+    ),
+    "all_gather": _recipe(
         KernelClass.COMM,
         "c10d::_allgather_base_",
         "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        _RCCL,
     ),
-    "reduce_scatter": _plain(
+    "reduce_scatter": _recipe(
         KernelClass.COMM,
         "c10d::_reduce_scatter_base_",
         "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        _RCCL,
     ),
-    "all_reduce": _plain(
+    "all_reduce": _recipe(
         KernelClass.COMM,
         "c10d::allreduce_",
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        _RCCL,
     ),
 }
-
-#: RCCL has one kernel for all collectives.
-RCCL_KERNEL: Final = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"

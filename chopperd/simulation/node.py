@@ -49,7 +49,6 @@ class Sensors:
         self,
         preset: NodePreset,
         track_at: Callable[[int], Track],
-        *,
         key: tuple[int, int],
         start_ns: int,
     ) -> None:
@@ -75,9 +74,8 @@ class Sensors:
             causes=_cause_set(track.causes_at(seen_ns)),
             limited_ns={cause: track.limited_until_ns(cause, seen_ns) for cause in COUNTED},
         )
-        return fast if scope is ReadScope.FAST else self._completed(fast, t_ns)
-
-    def _completed(self, fast: DeviceReading, t_ns: int) -> DeviceReading:
+        if scope is ReadScope.FAST:
+            return fast
         return replace(
             fast,
             mem_clock_mhz=self._model.mem_clock_mhz,
@@ -129,11 +127,9 @@ class Sensors:
         window_ns = self._model.sensors.activity_window_ns
         end_ns = max(self._update_ns(t_ns, window_ns, 3), self._start_ns)
         begin_ns = max(end_ns - window_ns, self._start_ns)
-        busy_ns = self._busy_until_ns(end_ns) - self._busy_until_ns(begin_ns)
+        busy_ns = self._track_at(end_ns).busy_until_ns(end_ns)
+        busy_ns -= self._track_at(begin_ns).busy_until_ns(begin_ns)
         return round(busy_ns / (end_ns - begin_ns), 2) if end_ns > begin_ns else 0.0
-
-    def _busy_until_ns(self, t_ns: int) -> float:
-        return self._track_at(t_ns).busy_until_ns(t_ns)
 
     def _memory_used_bytes(self, t_ns: int) -> int:
         """Return the memory in use; FSDPv1's varies in segments, otherwise it is constant."""
@@ -216,18 +212,12 @@ class SimulatedNode:
         self.program: Program | None = None if preset.job is None else build_program(preset.job)
         self.silicon: Silicon = draw_silicon(preset, spec.seed)
         self._sensors = tuple(
-            Sensors(
-                preset,
-                partial(self.track, index),
-                key=(spec.seed, index),
-                start_ns=spec.start_unix_ns,
-            )
+            Sensors(preset, partial(self.track, index), (spec.seed, index), spec.start_unix_ns)
             for index in range(preset.gpu_count)
         )
-        start = initial_state(
-            self.silicon, self.program, seed=spec.seed, start_unix_ns=spec.start_unix_ns
-        )
-        self._checkpoints = [start]
+        self._checkpoints = [
+            initial_state(self.silicon, self.program, spec.seed, spec.start_unix_ns)
+        ]
         self._stored: OrderedDict[int, Played] = OrderedDict()
 
     @property
@@ -286,7 +276,7 @@ class SimulatedNode:
             run, after = run_step(
                 self.silicon, self.program, self.spec.seed, state, self.spec.brake
             )
-            played = Played(run, build_tracks([run], after), after)
+            played = Played(run, build_tracks(run, after), after)
             self._stored[state.step] = played
             if len(self._stored) > _STORED_STEPS:
                 self._stored.popitem(last=False)

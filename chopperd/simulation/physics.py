@@ -28,12 +28,7 @@ def switching_ratio(clock_ratio: Float64s) -> Float64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silicon:
-    """The physical constants of a node's GPUs, which vary a little around their model's.
-
-    Attributes:
-        model: The GPU model.
-        dynamic_w, static_w, resistance_c_per_w: (gpus,) as in the model, but for each GPU.
-    """
+    """The physical constants of a node's GPUs, (gpus,), which vary a little about the model's."""
 
     model: GpuModel
     dynamic_w: Float64s

@@ -24,38 +24,26 @@ def generator(*key: int) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brake:
-    """A time in which the power supply of one GPU makes it slow down, in whole steps of the job.
+    """A time in which the power supply of one GPU makes it slow down, in whole steps of the job."""
 
-    Attributes:
-        gpu: Its index.
-        start_unix_ns, end_unix_ns: It holds for steps that begin in between.
-        clock_ratio: The clock it allows, as a share of the highest.
-    """
-
-    gpu: int
-    start_unix_ns: int
+    gpu: int  # its index
+    start_unix_ns: int  # it holds for steps that begin in between
     end_unix_ns: int
-    clock_ratio: float = 0.5
+    clock_ratio: float = 0.5  # the clock it allows, as a share of the highest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
-    """The choice of a simulated node: the first four fields determine all its values.
+    """The choice of a simulated node: the first four fields determine all its values."""
 
-    Attributes:
-        seed, preset, start_unix_ns: Seed of all random draws, name of the node's preset, start.
-        brake: A GPU that is made to slow down for a while; None for none.
-        host: Host name that the job's processes report.
-        pids: Real processes that act as the job's ranks, by rank: the back end lists them and the
-            traces have their pids, so that a rank's GPU is found as for any job. If empty, the
-            traces name the GPU themselves, as the job hook writes it.
-    """
-
-    seed: int = 0
-    preset: str = "fsdp2-h100"
+    seed: int = 0  # of all random draws
+    preset: str = "fsdp2-h100"  # name of the node's preset
     start_unix_ns: int = 0
-    brake: Brake | None = None
-    host: str = "simulated-node"
+    brake: Brake | None = None  # a GPU that is made to slow down for a while; None for none
+    host: str = "simulated-node"  # host name that the job's processes report
+    #: Real processes that act as the job's ranks, by rank: the back end lists them and the traces
+    #: have their pids, so that a rank's GPU is found as for any job. If empty, the traces name the
+    #: GPU themselves, as the job hook writes it.
     pids: tuple[int, ...] = ()
 
     def to_json(self) -> str:
@@ -86,21 +74,14 @@ class DieModel:
 
     The figures are not measurements: dies some tenths of a percent apart, each varying about its
     mean.
-
-    Attributes:
-        count: Number of dies in the driver's table.
-        spread_ratio: The running dies' clocks are up to this share above the governing one's.
-        tremble_ratio: Standard deviation of the higher clocks about their means within a second.
-        gated: Numbers of the dies that are switched off. absent: Numbers without a die.
-        turn_ns: Time after which the next running die governs; 0: it is always the same.
     """
 
-    count: int
-    spread_ratio: float = 0.012
-    tremble_ratio: float = 0.004
-    gated: tuple[int, ...] = ()
-    absent: tuple[int, ...] = ()
-    turn_ns: int = 0
+    count: int  # number of dies in the driver's table
+    spread_ratio: float = 0.012  # the running dies' clocks are up to this above the governing one's
+    tremble_ratio: float = 0.004  # standard deviation of the higher clocks within a second
+    gated: tuple[int, ...] = ()  # numbers of the dies that are switched off
+    absent: tuple[int, ...] = ()  # numbers without a die
+    turn_ns: int = 0  # time after which the next running die governs; 0: always the same
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -109,12 +90,7 @@ class DieModel:
 
 
 class Dies:
-    """The clocks of one GPU's dies, as a function of time and of the true clock.
-
-    Args:
-        model: Number and spread of the dies.
-        rng: Draws the dies' constants, in the constructor only.
-    """
+    """The clocks of one GPU's dies, as a function of time and of the true clock."""
 
     def __init__(self, model: DieModel, rng: np.random.Generator) -> None:
         running = len(model.running)
@@ -163,39 +139,20 @@ DataParallel = Literal["fsdp1", "fsdp2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorModel:
-    """How a driver's sensors sample the device.
+    """How a driver's sensors sample the device, each once a period."""
 
-    Attributes:
-        clock_period_ns, clock_lag_ns: The clock (and the limits with it) is taken once a period
-            and shows the value of `clock_lag_ns` earlier.
-        power_period_ns, power_window_ns: Power is taken once a period, as the mean of a window.
-        energy_period_ns, energy_step_j: The energy counter moves once a period, in whole steps.
-        activity_window_ns: The busy share is taken over this window, once a window.
-    """
-
-    clock_period_ns: int
-    clock_lag_ns: int
+    clock_period_ns: int  # of the clock, and the limits with it
+    clock_lag_ns: int  # the clock shows the value of this much earlier
     power_period_ns: int
-    power_window_ns: int
+    power_window_ns: int  # power is the mean of this window
     energy_period_ns: int
-    energy_step_j: float
-    activity_window_ns: int
+    energy_step_j: float  # the energy counter moves in whole steps
+    activity_window_ns: int  # the busy share is taken over this window, once a window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """A GPU product: its driver's facts, and the constants of clock, power and heat.
-
-    Attributes:
-        static_w: Power at 30 C with nothing running; `leakage_w_per_c` comes on top per degree.
-        dynamic_w: Switching power at the highest clock and activity 1.
-        thermal_resistance_c_per_w, thermal_constant_ns: First-order heat model above `inlet_c`.
-        slowdown_c, slowdown_mhz_per_c: Above this temperature the highest clock falls so fast.
-        governor_constant_ns: Time constant with which the clock follows its target.
-        clock_step_mhz: The clock moves in steps of this.
-        idle_mhz: Clock with nothing to do.
-        dies: Compute dies with clocks of their own; None: it has one clock.
-    """
+    """A GPU product: its driver's facts, and the constants of clock, power and heat."""
 
     name: str
     vendor: Vendor
@@ -203,59 +160,43 @@ class GpuModel:
     mem_clock_mhz: float
     power_limit_w: float
     memory_size_bytes: int
-    static_w: float
-    leakage_w_per_c: float
-    dynamic_w: float
-    inlet_c: float
+    static_w: float  # power at 30 C with nothing running
+    leakage_w_per_c: float  # comes on top of it
+    dynamic_w: float  # switching power at the highest clock and activity 1
+    inlet_c: float = 28.0  # first-order heat model above this temperature
     thermal_resistance_c_per_w: float
     thermal_constant_ns: float
-    slowdown_c: float
+    slowdown_c: float  # above this temperature the highest clock falls
     slowdown_mhz_per_c: float
-    governor_constant_ns: float
-    clock_step_mhz: float
-    idle_mhz: float
-    dies: DieModel | None
+    governor_constant_ns: float  # time constant with which the clock follows its target
+    clock_step_mhz: float  # the clock moves in steps of this
+    idle_mhz: float  # clock with nothing to do
+    dies: DieModel | None = None  # compute dies with clocks of their own; None: it has one clock
     sensors: SensorModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobModel:
-    """A training job: one rank a GPU.
-
-    Attributes:
-        framework: FSDPv1 or FSDPv2.
-        runtime: Runtime whose kernel and call names the traces show.
-        layer_count: Transformer layers, one FSDP unit each.
-        work_scale: Factor on all kernel times.
-        slow_rank: The rank whose host is slow; None for none.
-        slow_loader_ns, slow_host_ns: How much longer it waits for its data loader in each step, and
-            how long it does something else before it launches.
-    """
+    """A training job: one rank a GPU."""
 
     framework: DataParallel
-    runtime: Runtime
-    layer_count: int = 12
-    work_scale: float = 1.0
-    slow_rank: int | None = None
-    slow_loader_ns: float = 0.0
-    slow_host_ns: float = 0.0
+    runtime: Runtime  # whose kernel and call names the traces show
+    layer_count: int = 12  # transformer layers, one FSDP unit each
+    work_scale: float = 1.0  # factor on all kernel times
+    slow_rank: int | None = None  # the rank whose host is slow; None for none
+    slow_loader_ns: float = 0.0  # how much longer it waits for its data loader in each step
+    slow_host_ns: float = 0.0  # how long it does something else before it launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePreset:
-    """A node: equal GPUs, one of them perhaps badly cooled, and perhaps a job.
-
-    Attributes:
-        badly_cooled: Index of the GPU with the cooling fault; None for none.
-        fault_resistance: Factor on that GPU's thermal resistance.
-        job: None for an idle node.
-    """
+    """A node: equal GPUs, one of them perhaps badly cooled, and perhaps a job."""
 
     gpu: GpuModel
     gpu_count: int = 8
-    badly_cooled: int | None = 5
-    fault_resistance: float = 1.75
-    job: JobModel | None = None
+    badly_cooled: int | None = 5  # index of the GPU with the cooling fault; None for none
+    fault_resistance: float = 1.75  # factor on that GPU's thermal resistance
+    job: JobModel | None = None  # None for an idle node
 
 
 H100: Final = GpuModel(
@@ -268,7 +209,6 @@ H100: Final = GpuModel(
     static_w=92.0,
     leakage_w_per_c=0.5,
     dynamic_w=860.0,
-    inlet_c=28.0,
     thermal_resistance_c_per_w=0.0585,
     thermal_constant_ns=20.0 * NS_PER_S,
     slowdown_c=84.0,
@@ -276,7 +216,6 @@ H100: Final = GpuModel(
     governor_constant_ns=8.0 * NS_PER_MS,
     clock_step_mhz=15.0,
     idle_mhz=345.0,
-    dies=None,
     sensors=SensorModel(
         clock_period_ns=2 * NS_PER_MS,
         clock_lag_ns=4 * NS_PER_MS,
@@ -298,7 +237,6 @@ MI300X: Final = GpuModel(
     static_w=122.0,
     leakage_w_per_c=0.5,
     dynamic_w=1365.0,
-    inlet_c=28.0,
     thermal_resistance_c_per_w=0.062,
     thermal_constant_ns=18.0 * NS_PER_S,
     slowdown_c=95.0,

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from chopperd.model.kinds import KernelClass
-from chopperd.simulation.kernels import RCCL_KERNEL, RECIPES, Recipe
-from chopperd.simulation.presets import JobModel, Runtime
+from chopperd.simulation.kernels import RECIPES, Recipe
+from chopperd.simulation.presets import JobModel
 
 #: Pause of the stream between kernels of a block.
 KERNEL_GAP_NS: Final = 1_500
@@ -37,54 +37,33 @@ class Stream(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One device record of a step.
-
-    Attributes:
-        recipe: The kind of kernel.
-        name: As the trace shows it.
-        block: Index of its block.
-        clocked_ns: The part of its time that scales with the clock, at the highest clock.
-        fixed_ns: The part that does not (for a collective: the transfer).
-        unit: FSDP unit that it serves ("layers.3"; "" for the root); None outside.
-    """
+    """One device record of a step."""
 
     recipe: Recipe
-    name: str
-    block: int
-    clocked_ns: float
-    fixed_ns: float
-    unit: str | None
+    name: str  # as the trace shows it
+    block: int  # index of its block
+    clocked_ns: float  # the part of its time that scales with the clock, at the highest clock
+    fixed_ns: float  # the part that does not (for a collective: the transfer)
+    unit: str | None  # FSDP unit that it serves ("layers.3"; "" for the root); None outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Kernels that run back to back on one stream, at one clock.
-
-    Attributes:
-        stream: The stream it runs on. thread: The thread that launches it.
-        first, count: Index of its first kernel, and number of kernels.
-        clocked_ns, fixed_ns: Sums over its kernels.
-        rest_ns: The pauses between them.
-        activity: Mean switching activity, by time.
-        after: Blocks that must end before it may start, besides the one before it on its stream.
-        host_ns: Time that the host spends up to and including the last launch.
-        waits_for_end: Block whose end the host awaits before it goes on to this one (FSDPv1's
-            rate limiter); None for none.
-        may_stall: Whether the host asks the allocator for a large block here (FSDPv1).
-    """
+    """Kernels that run back to back on one stream, at one clock."""
 
     stream: Stream
-    thread: Thread
-    first: int
-    count: int
-    clocked_ns: float
+    thread: Thread  # that launches it
+    first: int  # index of its first kernel
+    count: int  # number of kernels
+    clocked_ns: float  # sums over its kernels
     fixed_ns: float
-    rest_ns: float
-    activity: float
-    after: tuple[int, ...]
-    host_ns: float
-    waits_for_end: int | None
-    may_stall: bool
+    rest_ns: float = 0.0  # the pauses between them
+    activity: float  # mean switching activity, by time
+    after: tuple[int, ...]  # blocks that must end before it, besides the one before on its stream
+    host_ns: float  # time that the host spends up to and including the last launch
+    #: Block whose end the host awaits before it goes on to this one (FSDPv1's rate limiter).
+    waits_for_end: int | None = None
+    may_stall: bool = False  # whether the host asks the allocator for a large block (FSDPv1)
 
     @property
     def collective(self) -> bool:
@@ -108,17 +87,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One training step.
-
-    Attributes:
-        blocks, kernels: In launch order.
-        sections: Forward, backward of each FSDP unit and the optimizer, for annotations.
-    """
+    """One training step; blocks and kernels are in launch order."""
 
     job: JobModel
     blocks: tuple[Block, ...]
     kernels: tuple[Kernel, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[Section, ...]  # forward, backward of each FSDP unit, optimizer: for annotations
 
 
 @dataclass(slots=True)
@@ -160,17 +134,24 @@ class _Builder:
                 activity=weighted / sum(lengths),
                 after=after,
                 host_ns=float(len(added) * LAUNCH_NS),
-                waits_for_end=None,
-                may_stall=False,
             )
         )
         return self.next - 1
+
+    def gather(
+        self, layer: int, *after: int, limiter: int | None = None, length_us: float = 4_800.0
+    ) -> int:
+        """Add the all-gather of a layer's weights (-1: the root's); return its index."""
+        unit = f"layers.{layer}" if layer >= 0 else ""
+        return self.collective(
+            "all_gather", length_us, Stream.ALL_GATHER, after=after, unit=unit, limiter=limiter
+        )
 
     def collective(
         self,
         key: str,
         length_us: float,
-        stream: Stream,
+        stream: Stream = Stream.REDUCE_SCATTER,
         *,
         after: tuple[int, ...],
         unit: str,
@@ -188,7 +169,6 @@ class _Builder:
                 count=1,
                 clocked_ns=0.0,
                 fixed_ns=self.kernels[first].fixed_ns,
-                rest_ns=0.0,
                 activity=self.kernels[first].recipe.activity,
                 after=after,
                 host_ns=float(LAUNCH_NS + HOOK_NS),
@@ -204,22 +184,17 @@ class _Builder:
 
     def _kernel(self, key: str, length_ns: float, unit: str | None) -> None:
         recipe = RECIPES[key]
-        is_comm = recipe.kernel_class is KernelClass.COMM
-        clocked = 0.0 if is_comm else recipe.clocked
+        clocked = 0.0 if recipe.kernel_class is KernelClass.COMM else recipe.clocked
         self.kernels.append(
             Kernel(
                 recipe=recipe,
-                name=_name(recipe, self.job.runtime, is_comm=is_comm),
+                name=recipe.name(self.job.runtime),
                 block=self.next,
                 clocked_ns=clocked * length_ns,
                 fixed_ns=(1 - clocked) * length_ns,
                 unit=unit,
             )
         )
-
-
-def _name(recipe: Recipe, runtime: Runtime, *, is_comm: bool) -> str:
-    return RCCL_KERNEL if is_comm and runtime == "rocm" else recipe.name(runtime)
 
 
 def build_program(job: JobModel) -> Program:
@@ -252,21 +227,15 @@ def _forward(builder: _Builder) -> list[int]:
     """Add the forward pass; return the index of each layer's last block, the root's first."""
     job = builder.job
     builder.compute(("h2d", 120.0))
-    root = builder.collective("all_gather", 2_600.0, Stream.ALL_GATHER, after=(), unit="")
-    gather = builder.collective("all_gather", 4_800.0, Stream.ALL_GATHER, after=(), unit="layers.0")
+    root = builder.gather(-1, length_us=2_600.0)
+    gather = builder.gather(0)
     ends = [builder.compute(*_unpacked(job, ("embedding", 180.0)), after=(root,), unit="")]
     for layer in range(job.layer_count):
         first, unit = builder.next, f"layers.{layer}"
         wait = (gather,)
         if layer + 1 < job.layer_count:
-            gather = builder.collective(
-                "all_gather",
-                4_800.0,
-                Stream.ALL_GATHER,
-                after=(ends[-1],),
-                unit=f"layers.{layer + 1}",
-                limiter=ends[-2] if layer > 0 else None,
-            )
+            limiter = ends[-2] if layer > 0 else None
+            gather = builder.gather(layer + 1, ends[-1], limiter=limiter)
         _forward_layer(builder, wait, unit)
         ends.append(builder.next - 1)
         builder.section(f"forward {unit}", first)
@@ -286,9 +255,8 @@ def _forward_layer(builder: _Builder, wait: tuple[int, ...], unit: str) -> None:
 
 def _backward(builder: _Builder, ends: list[int]) -> int:
     """Add the backward pass; return the index of its last reduce-scatter."""
-    job, previous_end = builder.job, ends[-1]
-    first = builder.next
-    gather = _gather_backward(builder, job.layer_count - 1, (previous_end,), None)
+    job, first = builder.job, builder.next
+    gather = builder.gather(job.layer_count - 1, ends[-1])
     builder.compute(("loss_grad", 430.0), ("gemm_dgrad", 3_900.0), ("gemm_wgrad", 3_900.0), unit="")
     builder.section("backward head", first)
     scatter, layer_ends = -1, [builder.next - 1]
@@ -296,37 +264,17 @@ def _backward(builder: _Builder, ends: list[int]) -> int:
         first, wait = builder.next, (gather,)
         if layer > 0:
             limiter = layer_ends[-2] if len(layer_ends) > 1 else None
-            gather = _gather_backward(builder, layer - 1, (layer_ends[-1],), limiter)
-        _backward_layer(builder, wait, f"layers.{layer}")
+            gather = builder.gather(layer - 1, layer_ends[-1], limiter=limiter)
+        unit = f"layers.{layer}"
+        _backward_layer(builder, wait, unit)
         layer_ends.append(builder.next - 1)
-        scatter = builder.collective(
-            "reduce_scatter",
-            5_600.0,
-            Stream.REDUCE_SCATTER,
-            after=(layer_ends[-1],),
-            unit=f"layers.{layer}",
-        )
-        builder.section(f"backward layers.{layer}", first)
+        scatter = builder.collective("reduce_scatter", 5_600.0, after=(layer_ends[-1],), unit=unit)
+        builder.section(f"backward {unit}", first)
     first = builder.next
     end = builder.compute(*_packed(job, ("embedding_grad", 300.0)), unit="")
-    scatter = builder.collective(
-        "reduce_scatter", 3_200.0, Stream.REDUCE_SCATTER, after=(end, scatter), unit=""
-    )
+    scatter = builder.collective("reduce_scatter", 3_200.0, after=(end, scatter), unit="")
     builder.section("backward root", first)
     return scatter
-
-
-def _gather_backward(
-    builder: _Builder, layer: int, after: tuple[int, ...], limiter: int | None
-) -> int:
-    return builder.collective(
-        "all_gather",
-        4_800.0,
-        Stream.ALL_GATHER,
-        after=after,
-        unit=f"layers.{layer}",
-        limiter=limiter,
-    )
 
 
 def _backward_layer(builder: _Builder, wait: tuple[int, ...], unit: str) -> None:
@@ -346,9 +294,7 @@ def _backward_layer(builder: _Builder, wait: tuple[int, ...], unit: str) -> None
 def _optimizer(builder: _Builder, last_scatter: int) -> None:
     first = builder.next
     norm = builder.compute(*[("grad_norm", 60.0)] * 4, after=(last_scatter,))
-    reduce = builder.collective(
-        "all_reduce", 90.0, Stream.REDUCE_SCATTER, after=(norm,), unit="norm"
-    )
+    reduce = builder.collective("all_reduce", 90.0, after=(norm,), unit="norm")
     builder.compute(*[("grad_clip", 75.0)] * 4, after=(reduce,))
     builder.section("clip", first)
     first = builder.next

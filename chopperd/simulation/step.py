@@ -33,90 +33,48 @@ _STALL_PROBABILITY: Final = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDraws:
-    """Random draws of one step, (gpus,) each unless noted.
+    """Random draws of one step, (gpus,) each unless noted."""
 
-    Attributes:
-        loader_ns: Time of the data loader.
-        pause_ns: Time of something else that the host does after it.
-        host_scale: Factor on host times.
-        activity: (blocks, gpus) factor on activity.
-        transfer: (blocks,) factor on collective transfers.
-        stall_block: The block at which the allocator stalls the host; -1 for none.
-        stall_ns: Length of the stall once the device is idle.
-    """
-
-    loader_ns: Float64s
-    pause_ns: Float64s
-    host_scale: Float64s
-    activity: Float64s
-    transfer: Float64s
-    stall_block: Int64s
-    stall_ns: Float64s
+    loader_ns: Float64s  # time of the data loader
+    pause_ns: Float64s  # time of something else that the host does after it
+    host_scale: Float64s  # factor on host times
+    activity: Float64s  # (blocks, gpus) factor on activity
+    transfer: Float64s  # (blocks,) factor on collective transfers
+    stall_block: Int64s  # the block at which the allocator stalls the host; -1 for none
+    stall_ns: Float64s  # length of the stall once the device is idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTiming:
-    """Times of one step's blocks and host: (blocks, gpus) int64 Unix ns, or (gpus,).
+    """Times of one step's blocks, (blocks, gpus), and of its host, (gpus,), in Unix ns."""
 
-    Attributes:
-        launch_ns: Last launch call of each block.
-        waited_from_ns: When the host reached the block, before the rate limiter.
-        released_ns: When the rate limiter released the host, before an allocator stall.
-        start_ns, end_ns: Start and end on the device.
-        clock_mhz: (blocks, gpus) float64, in the clock's steps; NaN for collectives.
-        stretch: (blocks, gpus) float64, factor on fixed times; 1 for collectives.
-        host_start_ns, host_end_ns: The host's step, from the data loader to the loss.
-        loader_ns: Length of the data loader's part. host_scale: As drawn.
-        stall_block: As drawn. stall_synced_ns, stall_end_ns: When the device was found idle, and
-            when the allocator had its memory; 0 without a stall.
-    """
-
-    launch_ns: Int64s
-    waited_from_ns: Int64s
-    released_ns: Int64s
-    start_ns: Int64s
+    launch_ns: Int64s  # last launch call of each block
+    waited_from_ns: Int64s  # when the host reached the block, before the rate limiter
+    released_ns: Int64s  # when the rate limiter released the host, before an allocator stall
+    start_ns: Int64s  # start and end on the device
     end_ns: Int64s
-    clock_mhz: Float64s
-    stretch: Float64s
-    host_start_ns: Int64s
+    clock_mhz: Float64s  # (blocks, gpus) in the clock's steps; NaN for collectives
+    stretch: Float64s  # (blocks, gpus) factor on fixed times; 1 for collectives
+    before_mhz: Float64s  # (blocks, gpus) the clock at the end of the compute block before
+    after_mhz: Float64s  # (gpus,) the clock at the end of the step
+    comm_until_ns: Int64s  # (blocks,) until when collectives launched before each block run
+    host_start_ns: Int64s  # the host's step, from the data loader to the loss
     host_end_ns: Int64s
-    loader_ns: Int64s
-    host_scale: Float64s
-    stall_block: Int64s
-    stall_synced_ns: Int64s
-    stall_end_ns: Int64s
+    loader_ns: Int64s  # length of the data loader's part
+    host_scale: Float64s  # as drawn
+    stall_block: Int64s  # as drawn
+    stall_synced_ns: Int64s  # when the device was found idle; 0 without a stall
+    stall_end_ns: Int64s  # when the allocator had its memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTargets:
-    """The clocks that the governor aims at during one step.
+    """The clocks that the governor aims at during one step."""
 
-    Attributes:
-        block_mhz: (blocks, gpus) target in each block.
-        ceiling_mhz: (gpus,) between blocks: the highest clock, or what temperature or brake allow.
-        ceiling_bits: (gpus,) the limit that sets a ceiling below the highest clock.
-        power_bound: (blocks, gpus) whether the power limit sets a block's target.
-    """
-
-    block_mhz: Float64s
-    ceiling_mhz: Float64s
-    ceiling_bits: Int64s
-    power_bound: Bools
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestingClocks:
-    """Clocks while the compute stream had nothing to run.
-
-    Attributes:
-        before_mhz: (blocks, gpus) the clock at the end of the compute block before each block.
-        after_mhz: (gpus,) the clock at the end of the step.
-        comm_until_ns: (blocks,) Unix ns, until when collectives launched before each block run.
-    """
-
-    before_mhz: Float64s
-    after_mhz: Float64s
-    comm_until_ns: Int64s
+    block_mhz: Float64s  # (blocks, gpus) target in each block
+    ceiling_mhz: Float64s  # (gpus,) between blocks: the highest, or what heat or brake allow
+    ceiling_bits: Int64s  # (gpus,) the limit that sets a ceiling below the highest clock
+    power_bound: Bools  # (blocks, gpus) whether the power limit sets a block's target
 
 
 def draw_step(program: Program, gpu_count: int, seed: int, step: int) -> StepDraws:
@@ -195,29 +153,18 @@ class StepPlay:
         self._stall_end = [0.0] * len(free)
         self._rows = _Rows()
 
-    def play(self) -> tuple[StepTiming, RestingClocks]:
-        """Run the blocks in launch order; return their timing and the clocks between them.
-
-        Call it only once, as it uses up the state.
-        """
+    def play(self) -> StepTiming:
+        """Run the blocks in launch order; call it only once, as it uses up the state."""
         rows = self._rows
         for index, block in enumerate(self._program.blocks):
             launch = self._launch(index, block)
             rows.comm_until.append(self._comm_until)
             ready = self._ready(block, launch)
             rows.start.append(ready)
-            if block.collective:
-                ended = self._transfer(index, block, ready)
-            else:
-                ended = self._compute(index, block, ready)
-            self._free[block.stream] = ended
+            run = self._transfer if block.collective else self._compute
+            self._free[block.stream] = ended = run(index, block, ready)
             rows.end.append(ended)
-        resting = RestingClocks(
-            before_mhz=_columns(rows.clock_before),
-            after_mhz=np.array(self._now_mhz),
-            comm_until_ns=self._absolute(np.array(rows.comm_until)),
-        )
-        return self._timing(), resting
+        return self._timing()
 
     def _launch(self, index: int, block: Block) -> Floats:
         """Advance the host past the launch of a block; return when that was, for each GPU."""
@@ -328,6 +275,9 @@ class StepPlay:
             end_ns=self._absolute(_columns(rows.end)),
             clock_mhz=_columns(rows.clock),
             stretch=_columns(rows.stretch),
+            before_mhz=_columns(rows.clock_before),
+            after_mhz=np.array(self._now_mhz),
+            comm_until_ns=self._absolute(np.array(rows.comm_until)),
             host_start_ns=self._absolute(np.array(self._begin)),
             host_end_ns=self._absolute(np.array(host_end)),
             loader_ns=np.rint(self._draws.loader_ns).astype(np.int64),

@@ -1,7 +1,7 @@
 """Builds the trace events of a simulated rank's step: launches, kernels, annotations."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -9,20 +9,13 @@ from chopperd.model.arrays import Int64s
 from chopperd.model.kinds import KernelClass
 from chopperd.simulation.job import RankStep
 from chopperd.simulation.program import Block, Kernel, Program, Stream, Thread
-from chopperd.simulation.template import (
-    Argument,
-    Count,
-    Id,
-    Moment,
-    RankProcess,
-    StepTemplate,
-    TemplateBuilder,
-)
+from chopperd.simulation.template import Argument, Count, Id, Moment, RankProcess, TemplateBuilder
+from chopperd.units import NS_PER_US
 
 #: Length of a launch call; the operator around it begins and ends this long before and after.
-_CALL_NS: Final = 6_000
-_OP_BEFORE_NS: Final = 12_000
-_OP_AFTER_NS: Final = 10_000
+_CALL_US: Final = 6
+_OP_BEFORE_US: Final = 12
+_OP_AFTER_US: Final = 10
 
 _LAUNCH: Final = {
     ("cuda", KernelClass.COMM): ("cudaLaunchKernelExC", 430),
@@ -43,43 +36,14 @@ _COLLECTIVES: Final = {
 _UNIT_ELEMENTS: Final = 872_415_232
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeColumns:
-    """Positions of each kind of time in the one column that fills a template."""
-
-    kernels: int
-    blocks: int
-
-    def launch(self, kernel: int, offset_ns: int = 0) -> Moment:
-        """Return the moment when a kernel's launch call starts."""
-        return Moment(kernel, offset_ns)
-
-    def start(self, kernel: int, offset_ns: int = 0) -> Moment:
-        """Return the moment when a kernel starts on the device."""
-        return Moment(self.kernels + kernel, offset_ns)
-
-    def end(self, kernel: int, offset_ns: int = 0) -> Moment:
-        """Return the moment when a kernel ends on the device."""
-        return Moment(2 * self.kernels + kernel, offset_ns)
-
-    def came(self, block: int, offset_ns: int = 0) -> Moment:
-        """Return the moment when the host reached a block, before any wait."""
-        return Moment(3 * self.kernels + block, offset_ns)
-
-    def released(self, block: int, offset_ns: int = 0) -> Moment:
-        """Return the moment when the rate limiter let the host go on to a block."""
-        return Moment(3 * self.kernels + self.blocks + block, offset_ns)
-
-    def named(self, which: int, offset_ns: int = 0) -> Moment:
-        """Return one of `HOST_START`, `LOADED`, `HOST_END`, `STALL_SYNCED`, `STALL_END`."""
-        return Moment(3 * self.kernels + 2 * self.blocks + which, offset_ns)
-
+#: Two moments between which something lasts.
+Span: TypeAlias = tuple[Moment, Moment]
 
 HOST_START, LOADED, HOST_END, STALL_SYNCED, STALL_END = range(5)
 
 
 def time_column(step: RankStep, rank: int) -> Int64s:
-    """Return the times of a rank's step in one column, in the order of `TimeColumns`."""
+    """Return the times of a rank's step in one column, in the order of `StepEvents`' moments."""
     timing = step.timing
     named = (
         timing.host_start_ns[rank],
@@ -108,24 +72,45 @@ class StepEvents:
     process: RankProcess
     builder: TemplateBuilder = field(default_factory=TemplateBuilder)
 
-    @property
-    def times(self) -> TimeColumns:
-        """The positions of times in the step's time column."""
-        return TimeColumns(kernels=len(self.program.kernels), blocks=len(self.program.blocks))
+    def launch(self, kernel: int, offset_us: int = 0) -> Moment:
+        """Return the moment when a kernel's launch call starts."""
+        return Moment(kernel, offset_us * NS_PER_US)
 
-    def annotate(
-        self, name: str, begin: Moment, end: Moment, thread: Thread, *, numbered: bool = False
-    ) -> Id:
+    def start(self, kernel: int, offset_ns: int = 0) -> Moment:
+        """Return the moment when a kernel starts on the device."""
+        return Moment(len(self.program.kernels) + kernel, offset_ns)
+
+    def end(self, kernel: int, offset_ns: int = 0) -> Moment:
+        """Return the moment when a kernel ends on the device."""
+        return Moment(2 * len(self.program.kernels) + kernel, offset_ns)
+
+    def came(self, block: int, offset_us: int = 0) -> Moment:
+        """Return the moment when the host reached a block, before any wait."""
+        return Moment(3 * len(self.program.kernels) + block, offset_us * NS_PER_US)
+
+    def released(self, block: int, offset_us: int = 0) -> Moment:
+        """Return the moment when the rate limiter let the host go on to a block."""
+        return self.came(len(self.program.blocks) + block, offset_us)
+
+    def named(self, which: int, offset_us: int = 0) -> Moment:
+        """Return one of `HOST_START`, `LOADED`, `HOST_END`, `STALL_SYNCED`, `STALL_END`."""
+        return self.released(len(self.program.blocks) + which, offset_us)
+
+    def around(self, kernel: int, from_us: int, to_us: int) -> Span:
+        """Return the span between two moments about the launch of a kernel."""
+        return self.launch(kernel, from_us), self.launch(kernel, to_us)
+
+    def annotate(self, name: str, span: Span, thread: Thread, *, numbered: bool = False) -> Id:
         """Add a user annotation; return its external id."""
-        return self._on_host("user_annotation", name, (begin, end), thread, numbered=numbered)
+        return self._on_host("user_annotation", name, span, thread, numbered=numbered)
 
-    def operator(self, name: str, begin: Moment, end: Moment, thread: Thread) -> Id:
+    def operator(
+        self, name: str, span: Span, thread: Thread, extra: dict[str, Argument] | None = None
+    ) -> Id:
         """Add an operator; return its external id."""
-        return self._on_host("cpu_op", name, (begin, end), thread)
+        return self._on_host("cpu_op", name, span, thread, extra=extra)
 
-    def runtime_call(
-        self, name: str, number: int, span: tuple[Moment, Moment], thread: Thread
-    ) -> None:
+    def runtime_call(self, name: str, number: int, span: Span, thread: Thread) -> None:
         """Add a runtime call that launches nothing."""
         correlation = self.builder.new_id()
         kind = "cbid" if self.process.runtime == "cuda" else "cid"
@@ -143,22 +128,13 @@ class StepEvents:
             self._record(index, kernel, block, external, correlation)
 
     def _operators(self, index: int, kernel: Kernel, block: Block) -> Id:
-        launch = self.times.launch
-        op = kernel.recipe.op
+        op, thread = kernel.recipe.op, block.thread
         if not block.collective:
-            span = launch(index, -_OP_BEFORE_NS), launch(index, _OP_AFTER_NS)
-            return self.operator(op, *span, block.thread)
-        collective, annotation = _COLLECTIVES[op]
-        external = self.operator(op, launch(index, -32_000), launch(index, 18_000), block.thread)
-        span = launch(index, -26_000), launch(index, 16_000)
-        self._on_host(
-            "cpu_op",
-            "record_param_comms",
-            span,
-            block.thread,
-            extra=_collective_arguments(kernel, collective) | {"Seq": self._seq(index)},
-        )
-        self.annotate(annotation, launch(index, -14_000), launch(index, 14_000), block.thread)
+            return self.operator(op, self.around(index, -_OP_BEFORE_US, _OP_AFTER_US), thread)
+        external = self.operator(op, self.around(index, -32, 18), thread)
+        span, extra = self.around(index, -26, 16), self._collective_arguments(index, kernel)
+        self.operator("record_param_comms", span, thread, extra)
+        self.annotate(_COLLECTIVES[op][1], self.around(index, -14, 14), thread)
         return external
 
     def _launch(
@@ -176,7 +152,7 @@ class StepEvents:
             arguments |= {"kernel": kernel.name, "cid": number, "correlation": correlation}
             arguments |= {"grid": list(recipe.grid), "block": list(recipe.block)}
         row = self.process.host(block.thread)
-        span = self.times.launch(index), self.times.launch(index, _CALL_NS)
+        span = self.around(index, 0, _CALL_US)
         self.builder.complete("cuda_runtime", name, row, span, arguments)
         self.builder.flow("s", row, span[0], correlation)
 
@@ -184,7 +160,7 @@ class StepEvents:
         self, index: int, kernel: Kernel, block: Block, external: Id, correlation: Id
     ) -> None:
         row = self.process.on_device(block.stream)
-        span = self.times.start(index), self.times.end(index)
+        span = self.start(index), self.end(index)
         is_copy = kernel.recipe.kernel_class is KernelClass.MEMCPY
         arguments: dict[str, Argument] = {"External id": external}
         if self.process.runtime == "cuda":
@@ -198,22 +174,42 @@ class StepEvents:
         else:
             arguments |= _dimensions(kernel, self.process)
         if block.collective:
-            collective, _ = _COLLECTIVES[kernel.recipe.op]
-            arguments |= _collective_arguments(kernel, collective) | {"Seq": self._seq(index)}
+            arguments |= self._collective_arguments(index, kernel)
         category = "gpu_memcpy" if is_copy else "kernel"
         self.builder.complete(category, kernel.name, row, span, arguments)
         self.builder.flow("f", row, span[0], correlation)
 
-    def _seq(self, kernel: int) -> Count:
-        """Return a collective's number in its process group, as torch 2.12 and later write it."""
+    def _collective_arguments(self, index: int, kernel: Kernel) -> dict[str, Argument]:
+        """Return a collective's arguments; "Seq" as torch 2.12 and later write it."""
         every = [self.program.blocks[each.block].collective for each in self.program.kernels]
-        return Count(sum(every[:kernel]), per_step=sum(every))
+        seq = Count(sum(every[:index]), per_step=sum(every))
+        collective = _COLLECTIVES[kernel.recipe.op][0]
+        total = _UNIT_ELEMENTS if kernel.unit else _UNIT_ELEMENTS // 2
+        sizes = {
+            "_allgather_base": (total // 8, total),
+            "_reduce_scatter_base": (total, total // 8),
+            "allreduce": (1, 1),
+        }
+        sent, received = sizes[collective]
+        return {
+            "Collective name": collective,
+            "In msg nelems": sent,
+            "Out msg nelems": received,
+            "Group size": 8,
+            "dtype": "Float" if collective == "allreduce" else "BFloat16",
+            "In split size": "[]",
+            "Out split size": "[]",
+            "Process Group Name": "0",
+            "Process Group Description": "default_pg",
+            "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+            "Seq": seq,
+        }
 
     def on_device(
         self, name: str, stream: Stream, external: Id, kernels: tuple[int, int], *, numbered: bool
     ) -> None:
         """Add an annotation's device row, from 1 ns before a kernel to 1 ns after another."""
-        span = self.times.start(kernels[0], -1), self.times.end(kernels[1], 1)
+        span = self.start(kernels[0], -1), self.end(kernels[1], 1)
         self.builder.complete(
             "gpu_user_annotation",
             name,
@@ -223,15 +219,11 @@ class StepEvents:
             numbered=numbered,
         )
 
-    def build(self) -> StepTemplate:
-        """Build the template of all events added."""
-        return self.builder.build()
-
     def _on_host(
         self,
         category: str,
         name: str,
-        span: tuple[Moment, Moment],
+        span: Span,
         thread: Thread,
         *,
         numbered: bool = False,
@@ -255,27 +247,4 @@ def _dimensions(kernel: Kernel, process: RankProcess) -> dict[str, Argument]:
         "shared memory": 213_504 if recipe.kernel_class is KernelClass.GEMM else 0,
         "grid": list(recipe.grid),
         "block": list(recipe.block),
-    }
-
-
-def _collective_arguments(kernel: Kernel, collective: str) -> dict[str, Argument]:
-    total = _UNIT_ELEMENTS if kernel.unit else _UNIT_ELEMENTS // 2
-    share = total // 8
-    sizes = {
-        "_allgather_base": (share, total),
-        "_reduce_scatter_base": (total, share),
-        "allreduce": (1, 1),
-    }
-    sent, received = sizes[collective]
-    return {
-        "Collective name": collective,
-        "In msg nelems": sent,
-        "Out msg nelems": received,
-        "Group size": 8,
-        "dtype": "Float" if collective == "allreduce" else "BFloat16",
-        "In split size": "[]",
-        "Out split size": "[]",
-        "Process Group Name": "0",
-        "Process Group Description": "default_pg",
-        "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
     }

@@ -39,8 +39,7 @@ class Count(NamedTuple):
 Argument: TypeAlias = int | float | str | Id | Count | list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """The process and thread (or device and stream) whose row in a viewer shows an event."""
 
     pid: int
@@ -49,29 +48,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTemplate:
-    """The text of a step's events.
+    """The text of a step's events."""
 
-    Attributes:
-        text: The events as JSON, with a hole (`%d`, `%03d`) for each number.
-        holes: Which number goes into each hole: an index into the pool that `fill` makes.
-        begin_source, begin_offset_ns, end_source, end_offset_ns: (events,) `Moment` fields.
-        id_count: Number of ids that a step uses.
-        counted: Number of `Count` that a step counts on by.
-    """
-
-    text: str
-    holes: Int64s
-    begin_source: Int64s
-    begin_offset_ns: Int64s
-    end_source: Int64s
-    end_offset_ns: Int64s
-    id_count: int
-    counted: int = 0
+    text: str  # the events as JSON, with a hole (`%d`, `%03d`) for each number
+    holes: Int64s  # which number goes into each hole: an index into the pool that `fill` makes
+    moments: Int64s  # (events, 2, 2): source and offset of the begin and of the end
+    id_count: int  # number of ids that a step uses
+    counted: int = 0  # number of `Count` that a step counts on by
 
     def fill(self, times_ns: Int64s, *, base_ns: int, first_id: int, step: int) -> str:
         """Render the events of one step, with times since `base_ns`, joined by commas."""
-        begin = times_ns[self.begin_source] + self.begin_offset_ns - base_ns
-        length = times_ns[self.end_source] + self.end_offset_ns - base_ns - begin
+        at_ns = times_ns[self.moments[..., 0]] + self.moments[..., 1] - base_ns
+        begin, length = at_ns[:, 0], at_ns[:, 1] - at_ns[:, 0]
         pool = np.concatenate(
             (
                 begin // NS_PER_US,
@@ -114,12 +102,12 @@ class TemplateBuilder:
         """Add an event with a duration; `numbered` puts the step's number after the name."""
         event = len(self.events)
         self.events.append(span)
-        label = _quoted(name)
+        label = _json(name)
         if numbered:
             label = label[:-1] + '%d"'
             self.holes.append((4, 0))
         self.holes.extend((kind, event) for kind in range(4))
-        texts = [f"{_quoted(key)}: {self._argument(value)}" for key, value in arguments.items()]
+        texts = [f"{_json(key)}: {self._argument(value)}" for key, value in arguments.items()]
         self.parts.append(
             f'\n  {{\n    "ph": "X",\n    "cat": "{category}",\n    "name": {label},\n'
             f'    "pid": {row.pid},\n    "tid": {row.tid},\n'
@@ -146,14 +134,10 @@ class TemplateBuilder:
         numbers = [0, count, 2 * count, 3 * count, 4 * count, 4 * count + 1]
         starts = np.array([*numbers, 4 * count + 1 + self.id_count])
         holes = np.array(self.holes, np.int64).reshape(-1, 2)
-        moments = np.array(self.events, np.int64).reshape(-1, 2, 2)
         return StepTemplate(
             text=",".join(self.parts),
             holes=starts[holes[:, 0]] + holes[:, 1],
-            begin_source=moments[:, 0, 0],
-            begin_offset_ns=moments[:, 0, 1],
-            end_source=moments[:, 1, 0],
-            end_offset_ns=moments[:, 1, 1],
+            moments=np.array(self.events, np.int64).reshape(-1, 2, 2),
             id_count=self.id_count,
             counted=self.counted,
         )
@@ -173,10 +157,6 @@ def _json(value: Argument) -> str:
     return msgspec.json.encode(value).decode().replace("%", "%%")
 
 
-def _quoted(text: str) -> str:
-    return _json(text)
-
-
 _FIRST_PID = 41_216
 _PIDS_APART = 137
 _AUTOGRAD_TID_ABOVE = 411
@@ -186,18 +166,13 @@ _CPU_NODES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProcess:
-    """One rank's process, which sees one GPU.
-
-    Attributes:
-        device: The trace's number of that GPU.
-        streams: The trace's number of each stream.
-    """
+    """One rank's process, which sees one GPU."""
 
     rank: int
     runtime: Runtime
     pid: int
-    device: int
-    streams: dict[Stream, int]
+    device: int  # the trace's number of that GPU
+    streams: dict[Stream, int]  # the trace's number of each stream
 
     def host(self, thread: Thread) -> Row:
         """Return the row of a host thread."""

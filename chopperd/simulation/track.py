@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +15,11 @@ from chopperd.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFunction:
-    """A function that is constant between edges: `value[i]` on `[edges_ns[i], edges_ns[i+1])`.
+    """A function that is constant between edges: `value[i]` on `[edges_ns[i], edges_ns[i+1])`."""
 
-    Attributes:
-        edges_ns: (n+1,) int64, never falling; cells of no length are passed over.
-        value: (n,) float64.
-        cumulative: (n+1,) float64, the integral from the first edge to each edge, value times ns.
-    """
-
-    edges_ns: Int64s
-    value: Float64s
+    edges_ns: Int64s  # (n+1,) never falling; cells of no length are passed over
+    value: Float64s  # (n,)
+    #: (n+1,) the integral from the first edge to each edge, value times ns.
     cumulative: Float64s = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,46 +53,29 @@ class StepFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTruth:
-    """The true clock of one GPU and the limits in force.
+    """The true clock of one GPU and the limits in force."""
 
-    Attributes:
-        clock: SM clock, MHz.
-        causes: (n,) int64 bit set of `Cause`, one a cell of `clock`; 0: no limit in force.
-    """
-
-    clock: StepFunction
-    causes: Int64s
+    clock: StepFunction  # SM clock, MHz
+    causes: Int64s  # (n,) bit set of `Cause`, one a cell of `clock`; 0: no limit in force
 
     def causes_at(self, t_ns: Int64s) -> Int64s:
         """Return the limits in force at each time, (n,) int64 bit set of `Cause`."""
         return self.causes[self.clock.cell(t_ns)]
 
 
-_Scalar = TypeVar("_Scalar", bound=np.generic)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One GPU's true values over consecutive steps, as functions of time.
+    """One GPU's true values in a step, as functions of time."""
 
-    Attributes:
-        start_ns, end_ns: Start, and end, where the next track starts; Unix ns.
-        truth: Clock and limits. power: W. busy: 1 while anything runs.
-        limited: For each counted limit, 1 while in force.
-        temperature_edges_ns, temperature_c: The temperature at each step's start and at the end;
-            in between it is linear, which is within a few mK of the exponential.
-        energy_j, limited_ns, busy_ns: Counters at the start.
-    """
-
-    start_ns: int
-    end_ns: int
-    truth: ClockTruth
-    power: StepFunction
-    busy: StepFunction
-    limited: Mapping[Cause, StepFunction]
-    temperature_edges_ns: Int64s
+    start_ns: int  # Unix ns
+    end_ns: int  # where the next track starts
+    truth: ClockTruth  # clock and limits
+    power: StepFunction  # W
+    busy: StepFunction  # 1 while anything runs
+    limited: Mapping[Cause, StepFunction]  # for each counted limit, 1 while in force
+    #: At the start and at the end; in between it is linear, within a few mK of the exponential.
     temperature_c: Float64s
-    energy_j: float
+    energy_j: float  # counters at the start
     limited_ns: Mapping[Cause, int]
     busy_ns: int
 
@@ -124,8 +101,8 @@ class Track:
 
     def temperature_at_c(self, t_ns: int) -> float:
         """Return the temperature at a time, C."""
-        since = self.temperature_edges_ns - self.start_ns
-        return float(np.interp(t_ns - self.start_ns, since, self.temperature_c))
+        span_ns = [0, self.end_ns - self.start_ns]
+        return float(np.interp(t_ns - self.start_ns, span_ns, self.temperature_c))
 
     def _cell(self, t_ns: int) -> int:
         found = int(self.truth.clock.edges_ns.searchsorted(t_ns, side="right")) - 1
@@ -138,60 +115,29 @@ class Track:
         return float(function.cumulative[cell]) + float(function.value[cell]) * inside_ns
 
 
-def build_tracks(runs: Sequence[StepRun], after: NodeState) -> tuple[Track, ...]:
-    """Build each GPU's track over consecutive steps that end in state `after`."""
-    columns = _Columns.of(runs, after)
-    return tuple(_track(columns, runs[0].before, gpu) for gpu in range(len(after.free_ns)))
+def build_tracks(run: StepRun, after: NodeState) -> tuple[Track, ...]:
+    """Build each GPU's track over a step that ends in state `after`."""
+    return tuple(_track(run, after, gpu) for gpu in range(len(after.free_ns)))
 
 
-class _Columns(NamedTuple):
-    """Joined columns of several steps, one row a GPU: (gpus, cells), edges (gpus, cells+1)."""
+def _track(run: StepRun, after: NodeState, gpu: int) -> Track:
+    cells, before = run.cells, run.before
+    edges, bits = (each[:, gpu].copy() for each in (cells.edges_ns, cells.cause_bits))
 
-    edges_ns: Int64s
-    clock_mhz: Float64s
-    power_w: Float64s
-    cause_bits: Int64s
-    busy: Float64s
-    temperature_edges_ns: Int64s
-    temperature_c: Float64s
-
-    @classmethod
-    def of(cls, runs: Sequence[StepRun], after: NodeState) -> "_Columns":
-        cells, states = [run.cells for run in runs], [*(run.before for run in runs), after]
-        edges = [*(each.edges_ns[:-1] for each in cells), cells[-1].edges_ns[-1:]]
-        return cls(
-            edges_ns=_by_gpu(edges),
-            clock_mhz=_by_gpu([each.clock_mhz for each in cells]),
-            power_w=_by_gpu([each.power_w for each in cells]),
-            cause_bits=_by_gpu([each.cause_bits for each in cells]),
-            busy=_by_gpu([each.busy for each in cells]).astype(np.float64),
-            temperature_edges_ns=_by_gpu([state.free_ns[None] for state in states]),
-            temperature_c=_by_gpu([state.temperature_c[None] for state in states]),
-        )
-
-
-def _by_gpu(parts: Sequence[npt.NDArray[_Scalar]]) -> npt.NDArray[_Scalar]:
-    return np.ascontiguousarray(np.concatenate(parts).T)
-
-
-def _track(columns: _Columns, first: NodeState, gpu: int) -> Track:
-    edges, bits = columns.edges_ns[gpu], columns.cause_bits[gpu]
-
-    def function(value: Float64s) -> StepFunction:
-        return StepFunction(edges_ns=edges, value=value)
+    def function(column: npt.NDArray[np.generic]) -> StepFunction:
+        return StepFunction(edges_ns=edges, value=column.astype(np.float64))
 
     return Track(
         start_ns=int(edges[0]),
         end_ns=int(edges[-1]),
-        truth=ClockTruth(clock=function(columns.clock_mhz[gpu]), causes=bits),
-        power=function(columns.power_w[gpu]),
-        busy=function(columns.busy[gpu]),
-        limited={c: function(((bits & c.bit) != 0).astype(np.float64)) for c in COUNTED},
-        temperature_edges_ns=columns.temperature_edges_ns[gpu],
-        temperature_c=columns.temperature_c[gpu],
-        energy_j=float(first.energy_j[gpu]),
-        limited_ns={c: int(first.limited_ns[row, gpu]) for row, c in enumerate(COUNTED)},
-        busy_ns=int(first.busy_ns[gpu]),
+        truth=ClockTruth(clock=function(cells.clock_mhz[:, gpu]), causes=bits),
+        power=function(cells.power_w[:, gpu]),
+        busy=function(cells.busy[:, gpu]),
+        limited={c: function((bits & c.bit) != 0) for c in COUNTED},
+        temperature_c=np.array([before.temperature_c[gpu], after.temperature_c[gpu]]),
+        energy_j=float(before.energy_j[gpu]),
+        limited_ns={c: int(before.limited_ns[row, gpu]) for row, c in enumerate(COUNTED)},
+        busy_ns=int(before.busy_ns[gpu]),
     )
 
 
