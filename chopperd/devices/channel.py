@@ -199,9 +199,6 @@ class EnergyCheck:
     on a module of processor and GPU the counter may cover both.
 
     Source: ROCm/amdsmi issues 38 and 115, ml-energy/zeus issue 113.
-
-    Args:
-        label: The GPU's label, for the log.
     """
 
     def __init__(self, label: str) -> None:

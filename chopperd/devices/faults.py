@@ -35,38 +35,23 @@ class VendorErrors:
 
 
 class CallFailedError(Exception):
-    """A call that reads several numbers failed; the failure is already counted.
-
-    Attributes:
-        is_absent: Whether the device does not have the call.
-    """
+    """A call that reads several numbers failed, which is already noted."""
 
     def __init__(self, *, is_absent: bool) -> None:
         super().__init__()
-        self.is_absent = is_absent
+        self.is_absent = is_absent  # whether the device does not have the call
 
 
 class DeviceFaults:
-    """Counts one device's failed calls, and stores which call gives each of its fields.
-
-    Attributes:
-        clock: Times the next probe of absent fields.
-        selected: The operation that gives a field, from its first value on, by field.
-        revision: Rises when a change of what answers makes read plans outdated.
-        vendor_error: The class of the errors that the binding raises.
-        failed_total: Number of failed calls by operation, without those of absent fields.
-        implausible_total: Number of dropped values by field.
-        transient: The last failure of the read in progress; None if there was none.
-    """
+    """Classifies one device's failed calls, and stores which call gives each of its fields."""
 
     def __init__(self, device_index: int, vendor: VendorErrors, clock: Clock) -> None:
-        self.clock = clock
-        self.selected: dict[str, str] = {}
-        self.revision = 0
+        self.clock = clock  # times the next probe of absent fields
+        self.selected: dict[str, str] = {}  # operation that gives a field, from its first value on
+        self.revision = 0  # rises when a change of what answers makes read plans outdated
         self.vendor_error = vendor.base
-        self.failed_total: Counter[str] = Counter()
-        self.implausible_total: Counter[str] = Counter()
-        self.transient: TransientDeviceError | None = None
+        self.implausible_total: Counter[str] = Counter()  # number of dropped values by field
+        self.transient: TransientDeviceError | None = None  # last failure of the read in progress
         self._classify = vendor.classify
         self._device_index = device_index
         self._logged: set[tuple[str, type[DeviceError]]] = set()
@@ -93,7 +78,7 @@ class DeviceFaults:
         )
 
     def is_absent(self, error: Exception, operation: str) -> bool:
-        """Log a vendor's error once; return whether the device lacks the field, else count it.
+        """Log a vendor's error once; return whether the device lacks the field.
 
         Raises:
             DeviceLostError: The error says that the device is gone.
@@ -103,7 +88,6 @@ class DeviceFaults:
         self._log_once(failure)
         if isinstance(failure, UnsupportedFieldError):
             return True
-        self.failed_total[operation] += 1
         if isinstance(failure, DeviceLostError):
             raise failure
         if isinstance(failure, TransientDeviceError):
@@ -154,21 +138,17 @@ class CallsHangError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait for the calls of one GPU."""
+    """How long to wait for the calls of one GPU: all waits must fit into the caller's limit."""
 
-    first_s: float  # limit while no calls have hung
-    later_s: float  # limit once some have: all waits together must fit into the caller's time limit
+    first_s: float  # while no calls have hung
+    later_s: float  # once some have
 
 
 class TimedCalls:
-    """Makes the calls for each GPU in a new thread, and stops waiting after a timeout.
-
-    Args:
-        what: Name of the calls in the error ("its first calls").
-    """
+    """Makes the calls for each GPU in a new thread, and stops waiting after a timeout."""
 
     def __init__(self, what: str) -> None:
-        self._what = what
+        self._what = what  # name of the calls in the error ("its first calls")
         self._hung: list[threading.Thread] = []
 
     @property
@@ -209,15 +189,11 @@ class TimedCalls:
             thread.join()
 
 
-_P50, _P99 = 0.5, 0.99
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldProber:
     """Makes calls several times and times them; failures are not counted in `faults`."""
 
     faults: DeviceFaults  # classifies errors, and stores which call gives each field
-    clock: Clock  # times the calls
     calls_count: int  # number of times that a call that answers is made
 
     def is_selected(self, field: str, operation: str) -> bool:
@@ -229,18 +205,15 @@ class FieldProber:
     ) -> FieldProbe:
         """Make a call repeatedly; return `base` with the last answer and call times, or the error.
 
-        Args:
-            base: What is known before the call.
-            ask: Makes the call.
-            most: Upper limit of `calls_count` for a call that takes long.
+        `most` limits the number of calls where one takes long.
 
         Raises:
             DeviceLostError: The GPU is gone.
         """
         spans_ns: list[int] = []
-        value = None
+        value, clock = None, self.faults.clock
         for _ in range(max(min(self.calls_count, most or self.calls_count), 1)):
-            started_ns = self.clock.mono_ns()
+            started_ns = clock.mono_ns()
             try:
                 value = ask()
             except (self.faults.vendor_error, CallFailedError) as error:
@@ -248,13 +221,13 @@ class FieldProber:
                 if not spans_ns:
                     return failed
                 break
-            spans_ns.append(self.clock.mono_ns() - started_ns)
+            spans_ns.append(clock.mono_ns() - started_ns)
         return replace(
             base,
             value=value,
             calls_count=len(spans_ns),
-            call_p50_ns=_quantile(spans_ns, _P50),
-            call_p99_ns=_quantile(spans_ns, _P99),
+            call_p50_ns=_quantile(spans_ns, 0.5),
+            call_p99_ns=_quantile(spans_ns, 0.99),
         )
 
     def _failed(self, base: FieldProbe, error: Exception) -> FieldProbe:

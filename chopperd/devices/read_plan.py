@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from ctypes import Array, Structure, c_char
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cache
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 from chopperd.model.plausible import Bounds
 
@@ -30,7 +29,8 @@ class SharedLock:
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(_MUTEX_BYTES)
         self._mutex = ctypes.c_void_p(self.address)
-        self._lock, self._unlock = _libc().pthread_mutex_lock, _libc().pthread_mutex_unlock
+        libc = ctypes.CDLL(None)
+        self._lock, self._unlock = libc.pthread_mutex_lock, libc.pthread_mutex_unlock
 
     @property
     def address(self) -> int:
@@ -44,11 +44,6 @@ class SharedLock:
     def __exit__(self, *_error: object) -> None:
         """Unlock the mutex."""
         self._unlock(self._mutex)
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
 
 
 Buffer: TypeAlias = Array[c_char] | Array[Structure] | Structure
@@ -116,12 +111,18 @@ class PlannedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedValue:
-    """A number of a reading, in the buffer of a call."""
+class PlannedNumber:
+    """A number in the buffer of a call."""
 
     call: int  # index of the call in the plan
     offset: int  # bytes from the start of the buffer
     kind: NumberKind  # encoding of the number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedValue(PlannedNumber):
+    """A number of a reading."""
+
     name: str  # the field of `DeviceReading`; "die_clocks_mhz.3" is the clock of the fourth die
     #: Factor to the field's unit; the inverse of a whole number (0.001) is applied as a division,
     #: which rounds only once.
@@ -135,26 +136,20 @@ class PlannedValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCauses:
+class PlannedCauses(PlannedNumber):
     """A word of vendor's bits, the limits in force; `causes[n]` is bit n's bit set of `Cause`."""
 
-    call: int
-    offset: int
-    kind: NumberKind
     causes: tuple[int, ...]  # of 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCounter:
+class PlannedCounter(PlannedNumber):
     """A counter of the cumulative time under a limit; counters of the same cause are added.
 
     The time in ns is the raw number times `scale` plus `addend`; `low` and `high` are bounds of the
-    raw number. A counter that wraps falls below its `low`. The rest is as in `PlannedValue`.
+    raw number. A counter that wraps falls below its `low`.
     """
 
-    call: int
-    offset: int
-    kind: NumberKind
     cause: int
     low: float
     high: float
@@ -164,17 +159,12 @@ class PlannedCounter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStamp:
-    """A number that changes with each new measurement, for finding stale data.
+class PlannedStamp(PlannedNumber):
+    """A number that changes with each new measurement: the plan fails if it has not for `still_ns`.
 
     Both plans of a device, for fast and full reads, have the same.
-
-    If it has not changed for `still_ns`, the data are stale and the plan fails.
     """
 
-    call: int
-    offset: int
-    kind: NumberKind
     still_ns: int
 
 
@@ -214,9 +204,7 @@ class PlanBuilder:
         """Add a number that gives the field `name` of the reading."""
         self._values.append(
             PlannedValue(
-                call=self._index(slot.call),
-                offset=slot.offset,
-                kind=slot.kind,
+                **self._place(slot),
                 name=name,
                 scale=slot.scale,
                 low=bounds.low,
@@ -229,9 +217,7 @@ class PlanBuilder:
         """Add a counter of the time under a limit; the bounds are those of the raw number."""
         self._counters.append(
             PlannedCounter(
-                call=self._index(slot.call),
-                offset=slot.offset,
-                kind=slot.kind,
+                **self._place(slot),
                 cause=cause,
                 low=bounds.low,
                 high=bounds.high,
@@ -243,15 +229,11 @@ class PlanBuilder:
 
     def causes(self, slot: Slot, causes: tuple[int, ...]) -> None:
         """Add the word of bits that gives the limits in force, with the causes of each bit."""
-        index = self._index(slot.call)
-        self._causes = PlannedCauses(call=index, offset=slot.offset, kind=slot.kind, causes=causes)
+        self._causes = PlannedCauses(**self._place(slot), causes=causes)
 
     def stamp(self, slot: Slot, still_ns: int) -> None:
         """Add the number whose lack of change for `still_ns` shows that the data are stale."""
-        index = self._index(slot.call)
-        self._stamp = PlannedStamp(
-            call=index, offset=slot.offset, kind=slot.kind, still_ns=still_ns
-        )
+        self._stamp = PlannedStamp(**self._place(slot), still_ns=still_ns)
 
     def plan(self) -> ReadPlan:
         """Return a plan of the numbers added so far."""
@@ -263,7 +245,15 @@ class PlanBuilder:
             stamp=self._stamp,
         )
 
-    def _index(self, call: PlannedCall) -> int:
-        if call not in self._calls:
-            self._calls.append(call)
-        return self._calls.index(call)
+    def _place(self, slot: Slot) -> "_Place":
+        if slot.call not in self._calls:
+            self._calls.append(slot.call)
+        return {"call": self._calls.index(slot.call), "offset": slot.offset, "kind": slot.kind}
+
+
+class _Place(TypedDict):
+    """The fields of `PlannedNumber`."""
+
+    call: int
+    offset: int
+    kind: NumberKind

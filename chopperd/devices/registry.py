@@ -3,13 +3,10 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from chopperd.devices.base import BackendOptions, Choice, DeviceBackend, KnowsItsShortfall
 from chopperd.errors import BackendUnavailableError, ConfigError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +46,9 @@ def open_backend(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Device
 def choose(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Choice:
     """Open a back end as `open_backend` does; return it with the reason for the choice."""
     built_in = {known: _module_loader(module) for known, module in _BUILT_IN.items()}
-    if name in built_in:
-        return Choice(open_from(built_in, name, options))
     if name == AUTO:
-        return _best(_automatic(built_in), options)
-    return Choice(open_from(loaders(), name, options))
+        return best(candidates(built_in), options)
+    return Choice(open_from(built_in if name in built_in else loaders(), name, options))
 
 
 def loaders() -> dict[str, Loader]:
@@ -64,17 +59,14 @@ def loaders() -> dict[str, Loader]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow, rarely needed
 
     known: dict[str, Loader] = {
-        entry_point.name: _entry_point_loader(entry_point)
-        for entry_point in entry_points(group=ENTRY_POINT_GROUP)
+        entry_point.name: entry_point.load for entry_point in entry_points(group=ENTRY_POINT_GROUP)
     }
     known.update({name: _module_loader(module) for name, module in _BUILT_IN.items()})
     return known
 
 
 def open_from(known: Mapping[str, Loader], name: str, options: BackendOptions) -> DeviceBackend:
-    """Open a back end of the set `known`, by name or "auto"; raises as `open_backend` does."""
-    if name == AUTO:
-        return _best(_in_order(known), options).backend
+    """Open a back end of the set `known` by name; raises as `open_backend` does."""
     if name not in known:
         names = ", ".join((AUTO, *sorted(known)))
         raise ConfigError([f"backend {name!r} is not known; known are: {names}"])
@@ -84,23 +76,26 @@ def open_from(known: Mapping[str, Loader], name: str, options: BackendOptions) -
         raise BackendUnavailableError(f"{name}: {error}") from error
 
 
-def _automatic(built_in: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
+def candidates(
+    built_in: Mapping[str, Loader], installed: Callable[[], Mapping[str, Loader]] = loaders
+) -> Iterator[tuple[str, Loader]]:
     """Yield the back ends that "auto" tries, in order.
 
     Plug-ins are listed last: listing them takes longer than all else before the first sample.
     """
-    tried = [name for name in _PREFERRED if name in built_in]
-    for name in tried:
-        yield name, built_in[name]
-    installed = {name: load for name, load in loaders().items() if name not in tried}
-    yield from _in_order(installed)
+    for name in _PREFERRED:
+        if name in built_in:
+            yield name, built_in[name]
+    others = installed()
+    for name in sorted(others.keys() - _ONLY_BY_NAME - {*_PREFERRED}):
+        yield name, others[name]
 
 
-def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> Choice:
+def best(known: Iterable[tuple[str, Loader]], options: BackendOptions) -> Choice:
     """Open the first back end without a shortfall, else the first that opens; close the others."""
     passed: list[str] = []
     held: DeviceBackend | None = None
-    for name, load in candidates:
+    for name, load in known:
         try:
             backend = _open(load, options)
         except BackendUnavailableError as error:
@@ -110,7 +105,7 @@ def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> 
         if held is None and shortfall is not None:
             held = backend
             passed.append(f"{name}: {shortfall}")
-        elif shortfall is None and (held is None or _reads_as_many(backend, held)):
+        elif shortfall is None and (held is None or len(backend.devices()) >= len(held.devices())):
             if held is not None:
                 held.close()
             return _chosen(backend, passed)
@@ -122,22 +117,10 @@ def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> 
     raise BackendUnavailableError(f"no usable GPU back end ({tried})")
 
 
-def _reads_as_many(backend: DeviceBackend, held: DeviceBackend) -> bool:
-    """Return whether a back end lists at least as many GPUs as the one held."""
-    return len(backend.devices()) >= len(held.devices())
-
-
 def _chosen(backend: DeviceBackend, passed: Sequence[str]) -> Choice:
     reason = f"{backend.name} reads the GPUs" + (f" ({'; '.join(passed)})" if passed else "")
     logger.info("%s", reason)
     return Choice(backend, reason)
-
-
-def _in_order(known: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
-    candidates = known.keys() - _ONLY_BY_NAME
-    first = [name for name in _PREFERRED if name in candidates]
-    for name in (*first, *sorted(candidates.difference(first))):
-        yield name, known[name]
 
 
 def _open(load: Loader, options: BackendOptions) -> DeviceBackend:
@@ -149,14 +132,6 @@ def _open(load: Loader, options: BackendOptions) -> DeviceBackend:
     except Exception as error:
         logger.debug("a back end does not load", exc_info=True)
         raise BackendUnavailableError(f"does not load: {error!r}") from error
-
-
-def _entry_point_loader(entry_point: "EntryPoint") -> Loader:
-    def load() -> Factory:
-        factory: Factory = entry_point.load()
-        return factory
-
-    return load
 
 
 def _module_loader(module: str) -> Loader:

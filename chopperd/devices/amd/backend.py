@@ -25,7 +25,7 @@ from chopperd.devices.faults import (
     counts_by_gpu,
     used_if_answered,
 )
-from chopperd.devices.read_plan import FORMAT_BY_KIND, NumberKind, ReadPlan
+from chopperd.devices.read_plan import FORMAT_BY_KIND, ReadPlan
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, ReadScope
 
@@ -123,10 +123,10 @@ class AmdBackend(ABC, Generic[T]):
         try:
             source = None if gpu is None else self._new_source(gpu)
         except DeviceError:
+            source = None
+        if source is None:
             return {}
-        return (
-            {} if source is None else sensor_reads(source, device.power_source, self.vendor_error)
-        )
+        return sensor_reads(source, device.power_source, self.vendor_error)
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
         """Make each call for a GPU and return what it answers and how long it takes; slow.
@@ -138,7 +138,7 @@ class AmdBackend(ABC, Generic[T]):
         if gpu is None:
             error = f"reported by its card, GPU {device.parent}"
             return (FieldProbe(operation="partition", feeds="sm_clock_mhz", error=error),)
-        prober = FieldProber(faults=gpu.faults, clock=self._clock, calls_count=calls_count)
+        prober = FieldProber(faults=gpu.faults, calls_count=calls_count)
         traits = self._traits(gpu)
         return (
             *_block_probes(self._new_source(gpu), prober),
@@ -169,10 +169,6 @@ class AmdBackend(ABC, Generic[T]):
 
     def _changes(self) -> list[str]:
         return difference(self._at_start, self._present())
-
-    def failed_total(self) -> dict[tuple[str, str], int]:
-        """Return the number of failed calls since the start, by GPU label and operation."""
-        return counts_by_gpu((gpu.info.gpu, gpu.faults.failed_total) for gpu in self._all())
 
     def implausible_total(self) -> dict[tuple[str, str], int]:
         """Return the number of implausible values dropped, by GPU label and field."""
@@ -239,16 +235,15 @@ _PROBED: Final = (*(table.ONE_CLOCK, table.POWER, table.ENERGY), *(*table.SLOW, 
 
 def _block_probes(source: MetricsSource, prober: FieldProber) -> Iterator[FieldProbe]:
     """Yield a probe of each metric that chopperd uses; the block's call is timed once for all."""
-
-    def fetch() -> None:
-        source.fetch()
-
-    called = prober.asked(FieldProbe(operation=source.operation, feeds=None), fetch)
-    for probe, kind, offset in _metrics(source, prober):
-        number = None if offset is None else _number(source, kind, offset)
+    called = prober.asked(FieldProbe(operation=source.operation, feeds=None), source.fetch)
+    for probe, metric, place in _metrics(source, prober):
+        slot = source.layout.slots.get(metric)
+        number = None
+        if slot is not None:
+            number = FORMAT_BY_KIND[slot.kind].unpack_from(source.buffer, slot.offsets[place])[0]
         if called.error is not None:
             yield replace(probe, used=False, error=called.error, error_code=called.error_code)
-        elif number is None:
+        elif slot is None or number == ABSENT[slot.kind]:
             yield replace(probe, used=False, error="not reported")
         else:
             yield replace(
@@ -260,47 +255,25 @@ def _block_probes(source: MetricsSource, prober: FieldProber) -> Iterator[FieldP
             )
 
 
-def _metrics(
-    source: MetricsSource, prober: FieldProber
-) -> Iterator[tuple[FieldProbe, NumberKind, int | None]]:
-    """Yield each used metric's probe without a value, its encoding, and its offset or None."""
-    slots = source.layout.slots
-    new = partial(_new_probe, source)
-    dies = slots.get(table.DIE_CLOCKS)
-    for die, offset in enumerate(dies.offsets if dies else ()):
-        assert dies is not None
+def _metrics(source: MetricsSource, prober: FieldProber) -> Iterator[tuple[FieldProbe, str, int]]:
+    """Yield each used metric's probe without a value, its name, and which of its numbers it is."""
+
+    def new(metric: str, feeds: str, unit: str) -> FieldProbe:
+        return FieldProbe(operation=f"{source.operation}.{metric}", feeds=feeds, unit=unit)
+
+    dies = source.layout.slots.get(table.DIE_CLOCKS)
+    for die in range(len(dies.offsets) if dies else 0):
         probe = new(f"{table.DIE_CLOCKS}[{die}]", f"die_clocks_mhz.{die}", "MHz")
-        yield replace(probe, used=True), dies.kind, offset
-    named = [
-        (
-            replace(
-                new(method.metric, sensor.name, method.unit),
-                source=method.source,
-                used=prober.is_selected(sensor.name, method.metric),
-            ),
-            method.metric,
-        )
-        for sensor in _PROBED
-        for method in sensor.methods
-    ]
+        yield replace(probe, used=True), table.DIE_CLOCKS, die
+    for sensor in _PROBED:
+        for method in sensor.methods:
+            probe = new(method.metric, sensor.name, method.unit)
+            used = prober.is_selected(sensor.name, method.metric)
+            yield replace(probe, source=method.source, used=used), method.metric, 0
     counters = [(cause, (metric,)) for cause, metric in table.BELOW_LIMIT.items()]
-    named += [
-        (new(metric, f"limited_ns.{cause.label}", "cycles"), metric)
-        for cause, metrics in (*counters, *table.RESIDENCY.items())
-        for metric in metrics
-    ]
-    for probe, metric in named:
-        slot = slots.get(metric)
-        yield probe, slot.kind if slot else NumberKind.UINT64, slot.offsets[0] if slot else None
-
-
-def _new_probe(source: MetricsSource, metric: str, feeds: str, unit: str) -> FieldProbe:
-    return FieldProbe(operation=f"{source.operation}.{metric}", feeds=feeds, unit=unit)
-
-
-def _number(source: MetricsSource, kind: NumberKind, offset: int) -> int | None:
-    number: int = FORMAT_BY_KIND[kind].unpack_from(source.buffer, offset)[0]
-    return None if number == ABSENT[kind] else number
+    for cause, metrics in (*counters, *table.RESIDENCY.items()):
+        for metric in metrics:
+            yield new(metric, f"limited_ns.{cause.label}", "cycles"), metric, 0
 
 
 def _call_probes(fields: Iterable[ExtraField], prober: FieldProber) -> Iterator[FieldProbe]:

@@ -62,55 +62,32 @@ class TornBlock:
 class MetricsSource(Protocol):
     """Fetches the block of one GPU."""
 
-    @property
-    def layout(self) -> MetricsLayout:
-        """Where each metric is in the block."""
-        ...
-
-    @property
-    def buffer(self) -> Buffer:
-        """The buffer that `fetch` writes the block to; always the same object."""
-        ...
-
-    @property
-    def operation(self) -> str:
-        """Name of the driver call, for errors and counts."""
-        ...
+    layout: MetricsLayout  # where each metric is in the block
+    buffer: Buffer  # that `fetch` writes the block to; always the same object
+    operation: str  # name of the driver call, for errors and counts
 
     def fetch(self) -> None:
-        """Fetch the block into `buffer`.
-
-        Raises:
-            Exception: The vendor's error, which `VendorErrors` classifies.
-        """
-        ...
+        """Fetch the block into `buffer`; raises the vendor's error."""
+        return
 
     def planned_call(self) -> PlannedCall | None:
         """Return `fetch` as a call of a read plan; None if that is not possible."""
-        ...
+        return None
 
     def close(self) -> None:
         """Release the source's file or handle; a second call does nothing."""
-        ...
+        return
 
 
 class Block:
-    """A GPU's block of metrics, fetched once per read and checked for torn or stale content.
-
-    Args:
-        source: Fetches the block; its buffer before the first fetch is not used, or all ones.
-        faults: Counts failures.
-
-    Attributes:
-        header: First word of the first block fetched; None until then.
-        failure: Why the last `refresh` gave no usable block; None if it gave one.
-    """
+    """A GPU's block of metrics, fetched once per read and checked for torn or stale content."""
 
     def __init__(self, source: MetricsSource, faults: DeviceFaults) -> None:
-        self.source = source
+        self.source = source  # its buffer before the first fetch is not used, or all ones
         self._faults = faults
+        #: Why the last `refresh` gave no usable block; None if it gave one.
         self.failure: CallFailedError | None = None
-        self.header: int | None = None
+        self.header: int | None = None  # first word of the first block fetched
         self._stamp = self.first(table.STAMP)
         self._torn_mono_ns: int | None = None
         self._last_stamp: int | None = None
@@ -122,7 +99,7 @@ class Block:
         return None if self._last_stamp is None else self._stamp
 
     def refresh(self) -> None:
-        """Fetch and check the block; a failure is counted and stored in `failure`.
+        """Fetch and check the block; a failure is stored in `failure`.
 
         Raises:
             DeviceLostError: The GPU is gone, or its block has had another version for a while (the
@@ -163,12 +140,11 @@ class Block:
             )
 
     def _fail_for_now(self, error: Exception) -> None:
-        """Count an error that says "absent", of a block seen before, as a failure of one read.
+        """Note an error that says "absent", of a block seen before, as a failure of one read.
 
         Drivers report "not supported" and "no permission" while a GPU is reset.
         """
         failure = self._faults.classified(error, self.source.operation)
-        self._faults.failed_total[failure.operation] += 1
         self._faults.transient = TransientDeviceError(
             str(failure),
             operation=failure.operation,
@@ -194,17 +170,13 @@ class Block:
         slot = self.slot(metric)
         return None if slot is None else self.number(slot, 0)
 
-    def stamp_ns(self) -> int | None:
-        """Return the firmware's timestamp in ns; None where it is not reported."""
-        stamp = self._stamp_ticks()
-        return None if stamp is None else stamp * table.FIRMWARE_TICK_NS
-
-    def _stamp_ticks(self) -> int | None:
+    def stamp_ticks(self) -> int | None:
+        """Return the firmware's timestamp in its ticks of 10 ns; None where it is not reported."""
         return None if self._stamp is None else self._stamp.raw() or None
 
     def _is_stale(self) -> bool:
         """Store the firmware's timestamp; return whether it is unchanged for `STILL_NS`."""
-        stamp, now_ns = self._stamp_ticks(), self._faults.clock.mono_ns()
+        stamp, now_ns = self.stamp_ticks(), self._faults.clock.mono_ns()
         if stamp is None:
             return False
         if stamp != self._last_stamp:
@@ -231,10 +203,7 @@ class BlockNumber:
         return None if number == self._absent else number
 
     def read(self, absent: int | None = None) -> int:
-        """Return the number as last fetched.
-
-        Args:
-            absent: A value that also means "not reported".
+        """Return the number as last fetched; `absent` also means "not reported".
 
         Raises:
             CallFailedError: The last fetch gave no usable block, or not this number.
@@ -290,12 +259,8 @@ def sensor_reads(
 ) -> Mapping[str, SensorRead]:
     """Return functions that read a GPU's clock (first die), power, energy and activity, by field.
 
-    Each fetches the block, and returns None where that fails or the number is not reported.
-
-    Args:
-        source: Fetches the GPU's block; used by these functions alone.
-        power_source: Which power the samples contain (`GpuInfo.power_source`).
-        vendor_error: The class of the errors that fetching raises.
+    Each fetches the block from `source`, which they alone use, and returns None where that fails or
+    the number is not reported. The power is that of the samples (`GpuInfo.power_source`).
     """
     instant, average = table.POWER.methods
     methods = {
@@ -316,7 +281,6 @@ def _sensor_read(
     source: MetricsSource, slot: MetricSlot, per_unit: int, vendor_error: type[Exception]
 ) -> SensorRead:
     unpack, offset = FORMAT_BY_KIND[slot.kind].unpack_from, slot.offsets[0]
-    absent = ABSENT[slot.kind]
 
     def read() -> float | None:
         try:
@@ -324,6 +288,6 @@ def _sensor_read(
         except vendor_error:
             return None
         number: int = unpack(source.buffer, offset)[0]
-        return None if number == absent else number / per_unit
+        return None if number == ABSENT[slot.kind] else number / per_unit
 
     return read

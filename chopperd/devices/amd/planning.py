@@ -133,7 +133,7 @@ class _Planner:
             self.builder.causes(self._slot(status), causes)
         for each in sensors.residency.slots() if sensors.residency else ():
             slot = self._slot(each.number, each.scale)
-            self.builder.counter(each.cause, slot, Bounds(each.low, each.high), each.addend)
+            self.builder.counter(each.cause, slot, each.bounds, each.addend)
         stamp = sensors.block.stamp_number
         if stamp is not None:
             self.builder.stamp(self._slot(stamp), STILL_NS)
@@ -141,10 +141,5 @@ class _Planner:
     def _slot(
         self, number: BlockNumber, scale: float = 1.0, checks: Mapping[int, int] | None = None
     ) -> Slot:
-        return Slot(
-            call=self._block,
-            offset=number.offset,
-            kind=number.kind,
-            scale=scale,
-            checks=checks or {},
-        )
+        at, kind = number.offset, number.kind
+        return Slot(call=self._block, offset=at, kind=kind, scale=scale, checks=checks or {})

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from chopperd.clock import Clock
 from chopperd.devices.amd import table
 from chopperd.devices.amd.block import Block, BlockNumber
 from chopperd.devices.read_plan import NumberKind
 from chopperd.model.kinds import Cause
+from chopperd.model.plausible import Bounds
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,7 @@ class _Counter:
     def cycles(self, raw: int, most: float) -> int | None:
         """Take a raw value; return the cycles since the first, never falling; None if impossible.
 
-        Args:
-            raw: The counter's value now.
-            most: Highest number of cycles that can have passed since the last read.
+        At `most` so many cycles can have passed since the last read.
         """
         width = _WIDTH[self.number.kind]
         rise = (raw - self.last) % width
@@ -72,14 +71,12 @@ class _Counter:
         self.low = raw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterSlot:
+class CounterSlot(NamedTuple):
     """Where a plan finds a counter; the fields are as in `PlannedCounter`."""
 
     cause: Cause
     number: BlockNumber
-    low: int
-    high: int
+    bounds: Bounds
     scale: float
     addend: float
 
@@ -94,17 +91,10 @@ class Residency:
     The unexplained time is a difference of counters, and falls by the cycles that two reasons both
     counted. Reads and plans both return it unchanged: if it were prevented from falling here, a
     read among plans would be a rise that never happened.
-
-    Args:
-        block: The block, after its first read.
-        clock: Times the cycles and the reads.
-
-    Attributes:
-        implausible_count: Reads of a counter that gave an impossible value.
     """
 
     def __init__(self, block: Block, clock: Clock) -> None:
-        self._block = block
+        self._block = block  # after its first read
         self._clock = clock
         self._cycles = next(iter(_reported(block, table.CYCLES)), None)
         found = _counters(block) if self._cycles is not None else {}
@@ -113,7 +103,7 @@ class Residency:
         self._timed_from: tuple[int, int, int] | None = None
         self._begun_mono_ns = self._last_mono_ns = clock.mono_ns()
         self._cycle_ns: float | None = None
-        self.implausible_count = 0
+        self.implausible_count = 0  # reads of a counter that gave an impossible value
 
     @property
     def has_counters(self) -> bool:
@@ -158,15 +148,9 @@ class Residency:
             return
         for cause, counters in self._counters.items():
             for each in counters:
-                scale = cycle_ns * each.weight
-                yield CounterSlot(
-                    cause=cause,
-                    number=each.number,
-                    low=each.low,
-                    high=each.high,
-                    scale=scale,
-                    addend=(each.passed - each.low) * scale,
-                )
+                scale, bounds = cycle_ns * each.weight, Bounds(each.low, each.high)
+                addend = (each.passed - each.low) * scale
+                yield CounterSlot(cause, each.number, bounds, scale, addend)
 
     def _counted(self, counters: Sequence[_Counter], most: float) -> float | None:
         """Take and add weighted cycles of counters; None if one is not reported or impossible."""
@@ -187,10 +171,8 @@ class Residency:
         Drops all counters if no length is found within a minute.
         """
         cycles = None if self._cycles is None else self._cycles.raw()
-        own_ns = self._clock.mono_ns()
-        now_ns = self._block.stamp_ns()
-        if now_ns is None:
-            now_ns = own_ns
+        own_ns, stamp = self._clock.mono_ns(), self._block.stamp_ticks()
+        now_ns = own_ns if stamp is None else stamp * table.FIRMWARE_TICK_NS
         if own_ns - self._begun_mono_ns >= _GIVEN_UP_NS:
             logger.warning("the firmware's cycles are no time: its times under limits are not used")
             self._counters = {}

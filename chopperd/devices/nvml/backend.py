@@ -25,7 +25,6 @@ from chopperd.devices.nvml.calls import Driver
 from chopperd.devices.nvml.codes import device_error, limit_fields
 from chopperd.devices.nvml.health import DeviceHealth, XidEvents, xid_text
 from chopperd.devices.nvml.identity import (
-    SYSTEM_MEMORY,
     FixedProperties,
     Presence,
     SystemMemory,
@@ -96,11 +95,11 @@ class NvmlBackend:
     energy_check: type[EnergyCheck] = EnergyCheck
 
     def __init__(
-        self, nvml: ModuleType, clock: Clock, system_memory: SystemMemory = SYSTEM_MEMORY
+        self, nvml: ModuleType, clock: Clock, system_memory: SystemMemory | None = None
     ) -> None:
         self._nvml = nvml
         self._clock = clock
-        self._system_memory = system_memory
+        self._system_memory = system_memory or SystemMemory()
         self._gpus: dict[str, _Gpu] = {}
         self._split: set[str] = set()
         self._first_calls = TimedCalls("its first calls")
@@ -158,9 +157,7 @@ class NvmlBackend:
             DeviceLostError: The GPU is gone, or is not one of this back end's.
         """
         driver = Driver(self._nvml, self._handle(device))
-        prober = FieldProber(
-            faults=self._gpus[device.uuid].faults, clock=self._clock, calls_count=calls_count
-        )
+        prober = FieldProber(faults=self._gpus[device.uuid].faults, calls_count=calls_count)
         board = () if device.parent else board_probes(driver, prober, self._limit_fields)
         return (*board, *memory_probes(driver, prober, self._system_memory_of(device)))
 
@@ -212,11 +209,6 @@ class NvmlBackend:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError as error:
             logger.warning("nvmlShutdown failed: %s", error)
-
-    def failed_total(self) -> dict[tuple[str, str], int]:
-        """Return the number of failed calls since the start, by GPU label and operation."""
-        gpus = tuple(self._gpus.values())
-        return counts_by_gpu((gpu.info.gpu, gpu.faults.failed_total) for gpu in gpus)
 
     def implausible_total(self) -> dict[tuple[str, str], int]:
         """Return the number of implausible values dropped, by GPU label and field."""

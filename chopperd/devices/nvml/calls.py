@@ -23,26 +23,14 @@ _ALL_ONES_SIGNED: Final = -1
 
 
 class Driver:
-    """Finds the driver's entry points and makes its errors, for one device.
-
-    Args:
-        nvml: The binding, whose library and error classes are used.
-        handle: The device, as the binding gives it.
-
-    Attributes:
-        handle: The device's handle as a number.
-    """
+    """Finds the driver's entry points and makes its errors, for one device of the binding."""
 
     def __init__(self, nvml: ModuleType, handle: object) -> None:
         self._nvml = nvml
         self.handle: int = cast(handle, c_void_p).value or 0  # type: ignore[arg-type]
 
     def function(self, name: str) -> Function:
-        """Find an entry point by name; called when it is first needed, as older drivers have fewer.
-
-        Raises:
-            NVMLError: FUNCTION_NOT_FOUND: this driver does not have it.
-        """
+        """Find an entry point, when it is first needed; raises NVMLError in drivers without it."""
         try:
             function: Function = getattr(self._nvml.nvmlLib, name)
         except AttributeError as error:
@@ -80,11 +68,7 @@ class DirectNumber:
         self._offset, self._per_unit = method.offset, method.per_unit
 
     def read(self) -> float:
-        """Call the driver; return the number in the field's unit.
-
-        Raises:
-            NVMLError: The call failed.
-        """
+        """Call the driver; return the number in the field's unit; raises NVMLError."""
         function = self._function
         if function is None:
             function = self._function = self._driver.function(self._method.operation)
@@ -143,17 +127,9 @@ class DirectCall(Call):
 _FIELD_BYTES: Final = 40
 _REQUEST: Final = Struct("<II32x")
 _ANSWER: Final = Struct("<IIQ")
-_TYPE_OFFSET: Final = 24
-_CODE_OFFSET: Final = 28
-_VALUE_OFFSET: Final = 32
-#: Offsets of the members of nvmlFieldValue_t, by their names in nvml.h.
-FIELD_LAYOUT: Final = {
-    "fieldId": 0,
-    "scopeId": 4,
-    "valueType": _TYPE_OFFSET,
-    "nvmlReturn": _CODE_OFFSET,
-    "value": _VALUE_OFFSET,
-}
+TYPE_OFFSET: Final = 24
+CODE_OFFSET: Final = 28
+VALUE_OFFSET: Final = 32
 
 # Encoding of each type in the union: nvmlValueType_t. Source: nvml.h.
 _UNSIGNED_LONG_LONG: Final = 3
@@ -185,18 +161,13 @@ class FieldRequest:
 
     def __init__(self, driver: Driver, methods: tuple[FieldValue, ...]) -> None:
         self._driver = driver
-        self._count = len(methods)
+        self.count = len(methods)
         self._start = {method.key: _FIELD_BYTES * index for index, method in enumerate(methods)}
         self._buffer: Array[c_char] = create_string_buffer(
             b"".join(_REQUEST.pack(method.field_id, method.scope_id) for method in methods),
             _FIELD_BYTES * len(methods),
         )
         self._arguments = (c_void_p(driver.handle), len(methods), self._buffer)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the set of fields is empty."""
-        return self._count == 0
 
     def fetch(self, function: Function) -> int:
         """Call the driver, which fills the buffer; return the code of the call as a whole."""
@@ -205,7 +176,7 @@ class FieldRequest:
     def answer(self, key: int) -> tuple[int, int, int]:
         """Return type of the value, return code and raw bits of a field of the last `fetch`."""
         answer: tuple[int, int, int] = _ANSWER.unpack_from(
-            self._buffer, self._start[key] + _TYPE_OFFSET
+            self._buffer, self._start[key] + TYPE_OFFSET
         )
         return answer
 
@@ -214,10 +185,10 @@ class FieldRequest:
         start = self._start[method.key]
         return Slot(
             call=self._planned_call,
-            offset=start + _VALUE_OFFSET,
+            offset=start + VALUE_OFFSET,
             kind=KIND_BY_TYPE[value_type],
             scale=1 / method.per_unit,
-            checks={start + _TYPE_OFFSET: value_type, start + _CODE_OFFSET: 0},
+            checks={start + TYPE_OFFSET: value_type, start + CODE_OFFSET: 0},
         )
 
     @cached_property
@@ -228,7 +199,7 @@ class FieldRequest:
             shape=CallShape.COUNT,
             handle=self._driver.handle,
             buffer=self._buffer,
-            argument=self._count,
+            argument=self.count,
         )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -63,10 +63,6 @@ class SystemMemory:
             return {}
         entries = re.findall(r"^(\w+):\s*(\d+) kB$", text, re.MULTILINE)
         return {name: int(size) * BYTES_PER_KIB for name, size in entries}
-
-
-#: The memory of this machine.
-SYSTEM_MEMORY: Final = SystemMemory()
 
 
 def text_of(read: Callable[[], str]) -> str:
@@ -177,14 +173,8 @@ def instances(
     """Yield handle and identity of each GPU instance of a card, labelled by its id there ("0.1").
 
     An instance that is divided further is listed once, with the UUID of its first part: the parts
-    share its memory. One that this process may not see is left out, as the driver does.
-
-    Args:
-        nvml: The binding.
-        card_handle: The driver's handle of the card.
-        card: The card's identity.
-        strict: Raise the vendor's error of a call that may succeed later, instead of leaving the
-            instance out.
+    share its memory. One that this process may not see is left out, as the driver does. With
+    `strict`, the vendor's error of a call that may succeed later is raised.
 
     Source: nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId.
     """
@@ -229,10 +219,10 @@ class Presence:
     """The driver's lists of GPUs and GPU instances at one time."""
 
     cards: Mapping[str, int] = field(default_factory=dict)  # index by UUID, if the GPU answers
-    split: frozenset[str] = frozenset()  # UUIDs of GPUs in MIG mode
+    split: Set[str] = frozenset()  # UUIDs of GPUs in MIG mode
     instances: Mapping[str, str] = field(default_factory=dict)  # the card's UUID by UUID
-    unsure: frozenset[str] = frozenset()  # UUIDs of GPUs whose instances are not known this time
-    silent: frozenset[int] = frozenset()  # indices of GPUs that are counted and do not answer
+    unsure: Set[str] = frozenset()  # UUIDs of GPUs whose instances are not known this time
+    silent: Set[int] = frozenset()  # indices of GPUs that are counted and do not answer
 
 
 def present(nvml: ModuleType) -> Presence | None:
@@ -260,13 +250,7 @@ def present(nvml: ModuleType) -> Presence | None:
         elif is_split:
             split.add(uuid)
             parts.update(dict.fromkeys(found, uuid))
-    return Presence(
-        cards=cards,
-        split=frozenset(split),
-        instances=parts,
-        unsure=frozenset(unsure),
-        silent=frozenset(silent),
-    )
+    return Presence(cards=cards, split=split, instances=parts, unsure=unsure, silent=silent)
 
 
 def _instance_uuids(
@@ -285,11 +269,6 @@ def silent_gpu(index: int, count: int, folder: Path = _KERNEL_FOLDER) -> GpuInfo
 
     Its PCI address is the one at its index in the kernel driver's list, as NVML orders GPUs by
     address; None if the two do not list the same number.
-
-    Args:
-        index: The driver's index of the GPU.
-        count: Number of GPUs that the driver counts.
-        folder: Folder with the kernel driver's list.
 
     Source: nvml.h on nvmlDeviceGetHandleByIndex_v2, for the order; not seen on hardware.
     """

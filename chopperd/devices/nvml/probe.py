@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from struct import Struct
 from typing import Final
@@ -11,7 +12,7 @@ from chopperd.devices.faults import FieldProber, used_if_answered
 from chopperd.devices.nvml import table
 from chopperd.devices.nvml.calls import DirectNumber, Driver, FieldRequest, number_of
 from chopperd.devices.nvml.identity import SystemMemory
-from chopperd.devices.nvml.table import Direct, FieldValue, Method, Sensor
+from chopperd.devices.nvml.table import Direct, Method, Sensor
 from chopperd.model.devices import FieldProbe
 from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_US
@@ -71,15 +72,9 @@ def spacing_ns(times_us: list[int]) -> int | None:
 def board_probes(
     driver: Driver, prober: FieldProber, limit_fields: Mapping[int, Cause]
 ) -> Iterator[FieldProbe]:
-    """Probe the calls for all fields of a whole GPU except memory.
+    """Probe the calls for all fields of a whole GPU except memory; raises DeviceLostError.
 
-    Args:
-        driver: The GPU's entry points.
-        prober: Makes and times the calls.
-        limit_fields: Causes by the field ids of this driver's limit counters.
-
-    Raises:
-        DeviceLostError: The GPU is gone.
+    `limit_fields` gives causes by the field ids of this driver's limit counters.
     """
     for sensor in (table.SM_CLOCK, table.REASONS, table.POWER, table.POWER_AVERAGE):
         yield from _probes(driver, prober, sensor)
@@ -95,18 +90,16 @@ def board_probes(
     yield prober.asked(base, _question(driver, clock))
     for field, kind in SAMPLING_TYPES.items():
         base = FieldProbe(operation=f"{OPERATION}[{field}]", feeds=None, unit="samples kept")
-        yield prober.asked(base, _count_samples(driver, kind), _MOST_BUFFER_CALLS)
+        count = partial(_samples_count, driver, kind)
+        yield prober.asked(base, count, _MOST_BUFFER_CALLS)
 
 
 def memory_probes(
     driver: Driver, prober: FieldProber, system_memory: SystemMemory | None
 ) -> Iterator[FieldProbe]:
-    """Probe the calls for the memory of a GPU or an instance, and the system's memory if given.
+    """Probe the calls for the memory of a GPU or an instance; raises DeviceLostError.
 
     `system_memory` is given for a GPU that uses the system's memory.
-
-    Raises:
-        DeviceLostError: The GPU is gone.
     """
     used = table.MEMORY_USED.name
     yield from _probes(driver, prober, table.MEMORY_USED)
@@ -143,10 +136,6 @@ def _probes(driver: Driver, prober: FieldProber, sensor: Sensor) -> Iterable[Fie
 def _question(driver: Driver, method: Method) -> Callable[[], float]:
     if isinstance(method, Direct):
         return DirectNumber(driver, replace(method, per_unit=1)).read
-    return _field_question(driver, method)
-
-
-def _field_question(driver: Driver, method: FieldValue) -> Callable[[], float]:
     request = FieldRequest(driver, (method,))
 
     def ask() -> float:
@@ -162,5 +151,5 @@ def _field_question(driver: Driver, method: FieldValue) -> Callable[[], float]:
     return ask
 
 
-def _count_samples(driver: Driver, sampling_type: int) -> Callable[[], float]:
-    return lambda: len(buffered_times_us(driver, sampling_type))
+def _samples_count(driver: Driver, sampling_type: int) -> float:
+    return len(buffered_times_us(driver, sampling_type))

@@ -47,15 +47,8 @@ class BoardTraits:
 class Board:
     """The channels of one GPU; a field that it does not have is a channel that is always absent.
 
-    Attributes:
-        sm_clock, reasons: Clock and limits in force; fast reads read them, with `fast_limits`.
-        power: Power, W, by the best source that answers.
-        memory: Memory in use, bytes, within `memory_bounds`.
-        slow: Other fields of full reads, one number each; `energy` is one of them.
-        limits: The cumulative limit counters, by cause.
-        fast_limits: Those of `limits` that one call reads together, which fast reads read as well.
-        fields: Reads field values, by `fast_request` or `full_request`.
-        probe_mono_ns: Monotonic time of the first absent field's next probe; None if none is due.
+    Fast reads read `sm_clock`, `reasons` and `fast_limits`: those of `limits` that one call reads
+    together. Field values are read by `fast_request` or `full_request`, at once.
     """
 
     def __init__(
@@ -107,7 +100,7 @@ class Board:
     def is_probe_due(self) -> bool:
         """Return whether an absent field's next probe is due; updates the requests."""
         self.arrange()
-        due_ns = self.probe_mono_ns
+        due_ns = self._probe_mono_ns
         return due_ns is not None and self._faults.clock.mono_ns() >= due_ns
 
     def reopen(self) -> None:
@@ -119,7 +112,7 @@ class Board:
             self.arrange()
 
     def arrange(self) -> None:
-        """Update the requests and `probe_mono_ns` to the calls that answer, if that changed."""
+        """Update requests and the time of the next probe to the calls that answer, if changed."""
         if self._arranged == self._faults.revision:
             return
         self._arranged = self._faults.revision
@@ -133,7 +126,7 @@ class Board:
             wanted_fields(call for channel in self._channels() for call in channel.next_calls)
         )
         due = (channel.absent_until_ns for channel in self._channels())
-        self.probe_mono_ns = min((ns for ns in due if ns is not None), default=None)
+        self._probe_mono_ns = min((ns for ns in due if ns is not None), default=None)
 
     def _channel(self, sensor: Sensor, *, wanted: bool) -> Channel:
         calls = (self._call(method) for method in sensor.methods) if wanted else ()
@@ -265,7 +258,7 @@ class NvmlSensors:
         board.arrange()
         sm_clock_mhz = board.sm_clock.value()
         causes = self._causes()
-        if not board.fast_request.is_empty:
+        if board.fast_request.count:
             board.fields.fetch(board.fast_request)
         return DeviceReading(
             sm_clock_mhz=sm_clock_mhz, causes=causes, limited_ns=_limited_ns(board.fast_limits)
@@ -276,7 +269,7 @@ class NvmlSensors:
         board.reopen()
         sm_clock_mhz = board.sm_clock.value()
         causes = self._causes()
-        if not board.full_request.is_empty:
+        if board.full_request.count:
             board.fields.fetch(board.full_request)
         power_w = board.power.value()
         used_bytes = board.memory.value()

@@ -95,29 +95,33 @@ class Sensor:
     methods: tuple[Method, ...]
 
 
+def _sensor(name: str, bounds: Bounds, *methods: Method) -> Sensor:
+    return Sensor(name=name, bounds=bounds, methods=methods)
+
+
 # The clock at this instant. Source: nvmlDeviceGetClockInfo, NVML_CLOCK_SM and NVML_CLOCK_MEM.
-SM_CLOCK: Final = Sensor(
-    name="sm_clock_mhz",
-    bounds=plausible.CLOCK_MHZ,
-    methods=(Direct(operation="nvmlDeviceGetClockInfo", argument=1, unit="MHz"),),
-)
-MEM_CLOCK: Final = Sensor(
-    name="mem_clock_mhz",
-    bounds=plausible.CLOCK_MHZ,
-    methods=(Direct(operation="nvmlDeviceGetClockInfo", argument=2, unit="MHz"),),
+SM_CLOCK, MEM_CLOCK = (
+    _sensor(
+        name,
+        plausible.CLOCK_MHZ,
+        Direct(operation="nvmlDeviceGetClockInfo", argument=clock, unit="MHz"),
+    )
+    for clock, name in ((1, "sm_clock_mhz"), (2, "mem_clock_mhz"))
 )
 
 # Limits in force, as NVML's bits. Source: nvmlDeviceGetCurrentClocksEventReasons, and its name
 # before driver 535, removed in CUDA 14.
-REASONS: Final = Sensor(
-    name="causes",
-    bounds=plausible.BITS,
-    methods=tuple(
-        Direct(operation=operation, size_bytes=8, kind=NumberKind.UINT64, unit="bits")
-        for operation in (
-            "nvmlDeviceGetCurrentClocksEventReasons",
-            "nvmlDeviceGetCurrentClocksThrottleReasons",
+REASONS: Final = _sensor(
+    "causes",
+    plausible.BITS,
+    *(
+        Direct(
+            operation=f"nvmlDeviceGetCurrentClocks{name}Reasons",
+            size_bytes=8,
+            kind=NumberKind.UINT64,
+            unit="bits",
         )
+        for name in ("Event", "Throttle")
     ),
 )
 
@@ -128,6 +132,10 @@ def _power(field_id: int, scope_id: int, source: str) -> FieldValue:
     )
 
 
+def _power_call(operation: str, source: str | None = None) -> Direct:
+    return Direct(operation=operation, per_unit=MILLIWATTS_PER_WATT, unit="mW", source=source)
+
+
 # Source: NVML_FI_DEV_POWER_AVERAGE and _INSTANT of nvml.h. All architectures have the instant
 # power, Ampere and later (except GA100) the average. `nvmlDeviceGetPowerUsage` gives the average
 # where there is one, else the instant power. It can't be asked which, so it counts as an average on
@@ -135,124 +143,103 @@ def _power(field_id: int, scope_id: int, source: str) -> FieldValue:
 # (processor and GPU).
 POWER_AVERAGE_FIELD: Final = 185
 _AVERAGE: Final = _power(POWER_AVERAGE_FIELD, GPU_SCOPE, POWER_AVERAGE_1S)
-POWER: Final = Sensor(
-    name="power_w",
-    bounds=plausible.POWER_W,
-    methods=(
-        _power(POWER_INSTANT_FIELD, GPU_SCOPE, POWER_INSTANT),
-        _power(POWER_INSTANT_FIELD, MODULE_SCOPE, POWER_MODULE),
-        _AVERAGE,
-        Direct(
-            operation="nvmlDeviceGetPowerUsage",
-            per_unit=MILLIWATTS_PER_WATT,
-            unit="mW",
-            source=POWER_AVERAGE_1S,
-        ),
-    ),
+POWER: Final = _sensor(
+    "power_w",
+    plausible.POWER_W,
+    _power(POWER_INSTANT_FIELD, GPU_SCOPE, POWER_INSTANT),
+    _power(POWER_INSTANT_FIELD, MODULE_SCOPE, POWER_MODULE),
+    _AVERAGE,
+    _power_call("nvmlDeviceGetPowerUsage", POWER_AVERAGE_1S),
 )
-POWER_AVERAGE: Final = Sensor(name="power_average_w", bounds=plausible.POWER_W, methods=(_AVERAGE,))
-MODULE_POWER_AVERAGE: Final = Sensor(
-    name="power_average_w.module",
-    bounds=plausible.POWER_W,
-    methods=(_power(POWER_AVERAGE_FIELD, MODULE_SCOPE, POWER_MODULE),),
+POWER_AVERAGE: Final = _sensor("power_average_w", plausible.POWER_W, _AVERAGE)
+MODULE_POWER_AVERAGE: Final = _sensor(
+    "power_average_w.module",
+    plausible.POWER_W,
+    _power(POWER_AVERAGE_FIELD, MODULE_SCOPE, POWER_MODULE),
 )
-POWER_LIMIT: Final = Sensor(
-    name="power_limit_w",
-    bounds=plausible.POWER_W,
-    methods=(
-        Direct(
-            operation="nvmlDeviceGetEnforcedPowerLimit", per_unit=MILLIWATTS_PER_WATT, unit="mW"
-        ),
-    ),
+POWER_LIMIT: Final = _sensor(
+    "power_limit_w", plausible.POWER_W, _power_call("nvmlDeviceGetEnforcedPowerLimit")
 )
 
 # Since the driver loaded; Volta and later. Source: nvmlDeviceGetTotalEnergyConsumption, and
 # NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: one counter by their words in nvml.h, not seen on hardware.
-ENERGY: Final = Sensor(
-    name="energy_j",
-    bounds=plausible.ENERGY_J,
-    methods=(
-        Direct(
-            operation="nvmlDeviceGetTotalEnergyConsumption",
-            size_bytes=8,
-            kind=NumberKind.UINT64,
-            per_unit=MILLIJOULES_PER_JOULE,
-            unit="mJ",
-        ),
-        FieldValue(field_id=83, per_unit=MILLIJOULES_PER_JOULE, unit="mJ"),
+ENERGY: Final = _sensor(
+    "energy_j",
+    plausible.ENERGY_J,
+    Direct(
+        operation="nvmlDeviceGetTotalEnergyConsumption",
+        size_bytes=8,
+        kind=NumberKind.UINT64,
+        per_unit=MILLIJOULES_PER_JOULE,
+        unit="mJ",
     ),
+    FieldValue(field_id=83, per_unit=MILLIJOULES_PER_JOULE, unit="mJ"),
 )
 
 # Source: nvmlTemperature_v1_t: version, sensor (NVML_TEMPERATURE_GPU), signed temperature. The
 # older call is unsigned: frost reads as 4 billion degrees.
-TEMPERATURE: Final = Sensor(
-    name="temperature_c",
-    bounds=plausible.TEMPERATURE_C,
-    methods=(
-        Direct(
-            operation="nvmlDeviceGetTemperatureV",
-            size_bytes=12,
-            words=(0x0100000C, 0),
-            offset=8,
-            kind=NumberKind.INT32,
-            unit="C",
-        ),
-        Direct(operation="nvmlDeviceGetTemperature", argument=0, unit="C"),
+TEMPERATURE: Final = _sensor(
+    "temperature_c",
+    plausible.TEMPERATURE_C,
+    Direct(
+        operation="nvmlDeviceGetTemperatureV",
+        size_bytes=12,
+        words=(0x0100000C, 0),
+        offset=8,
+        kind=NumberKind.INT32,
+        unit="C",
     ),
+    Direct(operation="nvmlDeviceGetTemperature", argument=0, unit="C"),
 )
 # Source: NVML_FI_DEV_MEMORY_TEMP. HBM only: others answer "not supported", or 0.
-MEMORY_TEMPERATURE: Final = Sensor(
-    name="temperature_memory_c",
-    bounds=plausible.MEMORY_TEMPERATURE_C,
-    methods=(FieldValue(field_id=82, unit="C"),),
+MEMORY_TEMPERATURE: Final = _sensor(
+    "temperature_memory_c", plausible.MEMORY_TEMPERATURE_C, FieldValue(field_id=82, unit="C")
 )
 
 
-def _memory(operation: str, size_bytes: int, words: tuple[int, ...], offset: int) -> Direct:
+def _memory_v2(offset: int) -> Direct:
     return Direct(
-        operation=operation,
-        size_bytes=size_bytes,
-        words=words,
+        operation="nvmlDeviceGetMemoryInfo_v2",
+        size_bytes=40,
+        words=(0x02000028,),
         offset=offset,
         kind=NumberKind.UINT64,
         unit="bytes",
-        source=MEMORY_V2 if words else MEMORY_V1,
+        source=MEMORY_V2,
+    )
+
+
+def _memory_v1(offset: int) -> Direct:
+    return Direct(
+        operation="nvmlDeviceGetMemoryInfo",
+        size_bytes=24,
+        offset=offset,
+        kind=NumberKind.UINT64,
+        unit="bytes",
+        source=MEMORY_V1,
     )
 
 
 # Source: nvmlMemory_v2_t: version, total, reserved, free, used. nvmlMemory_t: total, free, used,
 # which holds the driver's reserve (about a GB). A GPU whose memory is the system's answers neither.
-MEMORY_USED: Final = Sensor(
-    name="memory_used_bytes",
-    bounds=plausible.MEMORY_BYTES,
-    methods=(
-        _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 32),
-        _memory("nvmlDeviceGetMemoryInfo", 24, (), 16),
-    ),
+MEMORY_USED: Final = _sensor(
+    "memory_used_bytes", plausible.MEMORY_BYTES, _memory_v2(32), _memory_v1(16)
 )
 # Read from the buffer that the v2 call above fills, without another call.
-MEMORY_RESERVED_METHOD: Final = _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 16)
-MEMORY_RESERVED: Final = Sensor(
-    name="memory_reserved_bytes", bounds=plausible.MEMORY_BYTES, methods=(MEMORY_RESERVED_METHOD,)
+MEMORY_RESERVED_METHOD: Final = _memory_v2(16)
+MEMORY_RESERVED: Final = _sensor(
+    "memory_reserved_bytes", plausible.MEMORY_BYTES, MEMORY_RESERVED_METHOD
 )
-
-MEMORY_SIZE: Final = Sensor(
-    name="memory_size_bytes",
-    bounds=plausible.MEMORY_BYTES,
-    methods=(
-        _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 8),
-        _memory("nvmlDeviceGetMemoryInfo", 24, (), 0),
-    ),
+MEMORY_SIZE: Final = _sensor(
+    "memory_size_bytes", plausible.MEMORY_BYTES, _memory_v2(8), _memory_v1(0)
 )
 
 # Share of time with a kernel running, over the driver's own window of 1/6 s to 1 s; not defined
 # while MIG mode is on. Source: nvmlUtilization_t: gpu, memory.
-ACTIVITY: Final = Sensor(
-    name="activity_ratio",
-    bounds=plausible.RATIO,
-    methods=(
-        Direct(operation="nvmlDeviceGetUtilizationRates", size_bytes=8, per_unit=100, unit="%"),
-    ),
+ACTIVITY: Final = _sensor(
+    "activity_ratio",
+    plausible.RATIO,
+    Direct(operation="nvmlDeviceGetUtilizationRates", size_bytes=8, per_unit=100, unit="%"),
 )
 
 #: What full reads read of a board besides clock, limits, power and memory, one number each.
@@ -274,17 +261,15 @@ COUNTED_CAUSES: Final = (
 
 
 def limit_counters(limit_fields: Mapping[int, Cause]) -> dict[Cause, Sensor]:
-    """Return the counter of each limit that a driver may count, by cause.
+    """Return the counter (ns) of each limit that a driver may count, by cause.
 
-    Args:
-        limit_fields: Causes by this driver's field ids (`codes.limit_fields`).
+    `limit_fields` gives causes by this driver's field ids (`codes.limit_fields`).
     """
     field_by_cause = {cause: field_id for field_id, cause in limit_fields.items()}
     return {cause: _limit_counter(cause, field_by_cause.get(cause)) for cause in COUNTED_CAUSES}
 
 
 def _limit_counter(cause: Cause, field_id: int | None) -> Sensor:
-    """Return the sensor of the cumulative time under a limit, ns; `field_id` None: no field."""
     methods: list[Method] = []
     if field_id is not None:
         methods.append(FieldValue(field_id=field_id, unit="ns"))
@@ -299,13 +284,7 @@ def _limit_counter(cause: Cause, field_id: int | None) -> Sensor:
                 unit="ns",
             )
         )
-    return Sensor(
-        name=f"limited_ns.{cause.label}", bounds=plausible.LIMITED_NS, methods=tuple(methods)
-    )
-
-
-def _fixed(name: str, bounds: Bounds, method: Direct) -> Sensor:
-    return Sensor(name=name, bounds=bounds, methods=(method,))
+    return _sensor(f"limited_ns.{cause.label}", plausible.LIMITED_NS, *methods)
 
 
 #: Fields of `GpuInfo`, read once; the applications clock becomes a limit in `identity`. Arguments
@@ -314,24 +293,20 @@ def _fixed(name: str, bounds: Bounds, method: Direct) -> Sensor:
 #: by a few MHz; nvmlDeviceGet[Default]ApplicationsClock are deprecated and not on the newest GPUs.
 FIXED: Final = (
     *(
-        _fixed(name, plausible.CLOCK_MHZ, Direct(operation=call, argument=clock, unit="MHz"))
+        _sensor(name, plausible.CLOCK_MHZ, Direct(operation=call, argument=clock, unit="MHz"))
         for name, call, clock in (
             ("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 1),
             ("mem_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 2),
             ("sm_clock_limit_mhz", "nvmlDeviceGetApplicationsClock", 0),
         )
     ),
-    _fixed(
+    _sensor(
         "power_limit_default_w",
         plausible.POWER_W,
-        Direct(
-            operation="nvmlDeviceGetPowerManagementDefaultLimit",
-            per_unit=MILLIWATTS_PER_WATT,
-            unit="mW",
-        ),
+        _power_call("nvmlDeviceGetPowerManagementDefaultLimit"),
     ),
     *(
-        _fixed(
+        _sensor(
             name,
             plausible.THRESHOLD_C,
             Direct(operation="nvmlDeviceGetTemperatureThreshold", argument=threshold, unit="C"),
@@ -341,7 +316,7 @@ FIXED: Final = (
         )
     ),
 )
-DEFAULT_CLOCK: Final = _fixed(
+DEFAULT_CLOCK: Final = _sensor(
     "sm_clock_limit_mhz",
     plausible.CLOCK_MHZ,
     Direct(operation="nvmlDeviceGetDefaultApplicationsClock", argument=0, unit="MHz"),

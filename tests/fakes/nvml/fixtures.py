@@ -19,7 +19,7 @@ import pytest
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.channel import EnergyCheck, Verdict
 from chopperd.devices.nvml.backend import NvmlBackend
-from chopperd.devices.nvml.identity import SYSTEM_MEMORY, SystemMemory
+from chopperd.devices.nvml.identity import SystemMemory
 from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.scenario import Scenario
 
@@ -57,7 +57,7 @@ class FakeNvml:
         self,
         clock: Clock | None = None,
         *,
-        system_memory: SystemMemory = SYSTEM_MEMORY,
+        system_memory: SystemMemory | None = None,
         checks_energy: bool = False,
     ) -> NvmlBackend:
         """The real back end over this driver; closed at the end of the test at the latest.

@@ -165,6 +165,5 @@ def test_a_counter_that_fails_for_now_is_left_out_of_that_look(fake_nvml: FakeNv
     backend = fake_nvml.open()
     gpu.fails_field(UNKNOWN, "thermal")
     assert Cause.THERMAL not in backend.read(H100, ReadScope.FAST).limited_ns
-    assert backend.failed_total() == {("0", "nvmlDeviceGetFieldValues[269]"): 1}
     gpu.fails_field(SUCCESS, "thermal")
     assert Cause.THERMAL in backend.read(H100, ReadScope.FAST).limited_ns

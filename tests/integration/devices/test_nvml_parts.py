@@ -152,7 +152,6 @@ def test_a_failed_list_of_processes_is_an_error_and_spoils_no_look(fake_nvml: Fa
     with pytest.raises(TransientDeviceError):
         backend.processes(device)
     assert backend.read(device, ReadScope.FAST).sm_clock_mhz == 1980
-    assert backend.failed_total() == {}
 
 
 def test_an_xid_is_told_for_ten_minutes_and_as_long_as_the_gpu_is_lost(

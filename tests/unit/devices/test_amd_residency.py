@@ -70,7 +70,7 @@ def planned_ns(firmware: Firmware) -> dict[Cause, int]:
     planned: dict[Cause, float] = {}
     for place in firmware.residency.slots():
         raw = place.number.raw() or 0
-        assert place.low <= raw <= place.high
+        assert raw in place.bounds
         planned[place.cause] = planned.get(place.cause, 0) + raw * place.scale + place.addend
     return {cause: round(ns) for cause, ns in planned.items()}
 

@@ -3,7 +3,15 @@ from collections.abc import Callable
 import pytest
 
 from chopperd.devices.base import BackendOptions, DeviceBackend
-from chopperd.devices.registry import Factory, Loader, loaders, open_backend, open_from
+from chopperd.devices.registry import (
+    Factory,
+    Loader,
+    best,
+    candidates,
+    loaders,
+    open_backend,
+    open_from,
+)
 from chopperd.devices.replay import ReplayBackend
 from chopperd.errors import BackendUnavailableError, ConfigError
 from chopperd.model.devices import GpuInfo
@@ -35,16 +43,20 @@ def backend() -> DeviceBackend:
     return ReplayBackend(recording(), ScriptedClock())
 
 
+def auto(known: dict[str, Loader]) -> DeviceBackend:
+    return best(candidates(known, lambda: known), NO_OPTIONS).backend
+
+
 def test_auto_takes_nvml_before_any_other_back_end() -> None:
     nvml = backend()
     known = {"acme": must_not_load, "amdsmi": must_not_load, "nvml": works(nvml)}
-    assert open_from(known, "auto", NO_OPTIONS) is nvml
+    assert auto(known) is nvml
 
 
 def test_auto_goes_on_to_the_next_back_end_when_one_cannot_be_used() -> None:
     acme = backend()
     known = {"acme": works(acme), "nvml": fails(lambda: BackendUnavailableError("no driver"))}
-    assert open_from(known, "auto", NO_OPTIONS) is acme
+    assert auto(known) is acme
 
 
 def test_auto_never_invents_gpus_and_says_what_it_tried_and_why_not() -> None:
@@ -55,7 +67,7 @@ def test_auto_never_invents_gpus_and_says_what_it_tried_and_why_not() -> None:
         "nvml": fails(lambda: BackendUnavailableError("libnvidia-ml.so.1 not found")),
     }
     with pytest.raises(BackendUnavailableError) as caught:
-        open_from(known, "auto", NO_OPTIONS)
+        auto(known)
     assert str(caught.value) == (
         "no usable GPU back end (nvml: libnvidia-ml.so.1 not found; acme: no card)"
     )
@@ -63,7 +75,7 @@ def test_auto_never_invents_gpus_and_says_what_it_tried_and_why_not() -> None:
 
 def test_auto_with_nothing_installed_says_so() -> None:
     with pytest.raises(BackendUnavailableError, match="no back end is installed"):
-        open_from({"replay": must_not_load}, "auto", NO_OPTIONS)
+        auto({"replay": must_not_load})
 
 
 def test_a_vendor_module_that_breaks_on_import_is_a_back_end_that_cannot_be_used() -> None:
@@ -89,7 +101,7 @@ def test_an_unknown_name_is_a_configuration_error_that_lists_the_known_ones() ->
 def test_a_back_end_s_own_configuration_error_is_passed_on() -> None:
     known = {"nvml": fails(lambda: ConfigError(["devices.only is empty"]))}
     with pytest.raises(ConfigError, match=r"devices\.only is empty"):
-        open_from(known, "auto", NO_OPTIONS)
+        auto(known)
 
 
 def test_the_built_in_back_ends_are_known_without_installed_metadata() -> None:
@@ -126,24 +138,20 @@ def short() -> Short:
 
 def test_auto_prefers_the_back_end_that_falls_short_of_nothing() -> None:
     files, library = short(), backend()
-    assert open_from({"amdgpu": works(files), "amdsmi": works(library)}, "auto", NO_OPTIONS) is (
-        library
-    )
+    assert auto({"amdgpu": works(files), "amdsmi": works(library)}) is (library)
     assert files.is_closed
 
 
 def test_auto_keeps_what_falls_short_where_nothing_else_opens() -> None:
     files = short()
     known = {"amdgpu": works(files), "amdsmi": fails(lambda: BackendUnavailableError("no library"))}
-    assert open_from(known, "auto", NO_OPTIONS) is files
+    assert auto(known) is files
     assert not files.is_closed
 
 
 def test_auto_takes_the_first_of_those_that_all_fall_short() -> None:
     files, library = short(), short()
-    assert open_from({"amdgpu": works(files), "amdsmi": works(library)}, "auto", NO_OPTIONS) is (
-        files
-    )
+    assert auto({"amdgpu": works(files), "amdsmi": works(library)}) is (files)
     assert (files.is_closed, library.is_closed) == (False, True)
 
 
@@ -154,7 +162,7 @@ def test_auto_takes_no_back_end_for_another_that_lists_fewer_gpus() -> None:
 
     files, library = short(), Fewer(recording(), ScriptedClock())
     known = {"amdgpu": works(files), "amdsmi": works(library)}
-    assert open_from(known, "auto", NO_OPTIONS) is files
+    assert auto(known) is files
 
 
 def test_auto_says_what_it_took_and_why_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -164,5 +172,5 @@ def test_auto_says_what_it_took_and_why_no_other(caplog: pytest.LogCaptureFixtur
         "amdsmi": must_not_load,
     }
     with caplog.at_level("INFO"):
-        open_from(known, "auto", NO_OPTIONS)
+        auto(known)
     assert "replay reads the GPUs (nvml: no driver)" in caplog.text

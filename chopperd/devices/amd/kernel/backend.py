@@ -59,12 +59,7 @@ def open_backend(_options: BackendOptions) -> "AmdgpuBackend":
 
 
 class AmdgpuBackend(AmdBackend[Card]):
-    """Reads the cards of the driver `amdgpu`, in the order of their PCI addresses.
-
-    Args:
-        sysfs: The root of sysfs.
-        clock: Times reads and probes.
-    """
+    """Reads the cards of the driver `amdgpu`, in the order of their PCI addresses."""
 
     name = "amdgpu"
     vendor_error = OSError

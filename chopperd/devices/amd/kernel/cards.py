@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from chopperd.devices.amd.block import MetricsLayout, TornBlock
+from chopperd.devices.amd.block import MetricsLayout, MetricsSource, TornBlock
 from chopperd.devices.amd.identity import (
     TWO_DIE_DEVICES,
     KfdNode,
@@ -80,8 +80,9 @@ def cards(sysfs: Path) -> tuple[Card, ...]:
 
 def gpu_infos(card: Card, index: int) -> tuple[GpuInfo, ...]:
     """Read a card's identity as GPU number `index`, followed by its partitions if several."""
-    size_bytes = number_in(card.folder / "mem_info_vram_total") or 0
-    has_size = bool(size_bytes) and size_bytes in plausible.MEMORY_BYTES
+    size_bytes = number_in(card.folder / "mem_info_vram_total") or None
+    if size_bytes is not None and size_bytes not in plausible.MEMORY_BYTES:
+        size_bytes = None
     whole = GpuInfo(
         gpu=str(index),
         index=index,
@@ -90,19 +91,16 @@ def gpu_infos(card: Card, index: int) -> tuple[GpuInfo, ...]:
         vendor=Vendor.AMD,
         pci_bus_id=card.pci_bus_id,
         kfd_node=card.nodes[0].node if len(card.nodes) == 1 else None,
-        memory_size_bytes=size_bytes if has_size else None,
-        memory_source="kernel" if has_size else None,
+        memory_size_bytes=size_bytes,
+        memory_source="kernel" if size_bytes else None,
         sm_clock_max_mhz=_highest_mhz(card.folder / "pp_dpm_sclk"),
         mem_clock_max_mhz=_highest_mhz(card.folder / "pp_dpm_mclk"),
     )
     hwmon = card.hwmon()
     whole = whole if hwmon is None else _with_limits(whole, hwmon)
-    if len(card.nodes) < 2:
-        return (whole,)
-    return (
-        whole,
-        *(partition_info(whole, each.partition, card.unique_id, each.node) for each in card.nodes),
-    )
+    parts = card.nodes if len(card.nodes) > 1 else ()
+    infos = (partition_info(whole, each.partition, card.unique_id, each.node) for each in parts)
+    return (whole, *infos)
 
 
 def driver_version(sysfs: Path) -> str | None:
@@ -149,19 +147,26 @@ def _name(card: Card) -> str:
 def _highest_mhz(levels: Path) -> float | None:
     """Read the highest of a clock's levels, MHz; a user may have lowered it."""
     found = [int(mhz) for mhz in _LEVEL.findall(text_in(levels) or "")]
-    return _plausible(max(found, default=None), plausible.CLOCK_MHZ)
+    return max(found) if found and max(found) in plausible.CLOCK_MHZ else None
 
 
 def _with_limits(info: GpuInfo, hwmon: Path) -> GpuInfo:
     """Return `info` with power limits and slowdown, shutdown and memory temperature thresholds."""
-    hotspot, memory = (_labelled(hwmon, label) for label in ("junction", "mem"))
+
+    def power_w(name: str) -> float | None:
+        return _fixed(hwmon / name, MICROWATTS_PER_WATT, plausible.POWER_W)
+
+    def threshold_c(label: str, kind: str) -> float | None:
+        path = hwmon / f"{_labelled(hwmon, label)}_{kind}"  # of no sensor: no file either
+        return _fixed(path, MILLIDEGREES_PER_DEGREE, plausible.THRESHOLD_C)
+
     return replace(
         info,
-        power_limit_w=_power_w(hwmon / "power1_cap"),
-        power_limit_default_w=_power_w(hwmon / "power1_cap_default"),
-        temperature_slowdown_c=_threshold_c(hwmon, hotspot, "crit"),
-        temperature_shutdown_c=_threshold_c(hwmon, hotspot, "emergency"),
-        temperature_memory_max_c=_threshold_c(hwmon, memory, "crit"),
+        power_limit_w=power_w("power1_cap"),
+        power_limit_default_w=power_w("power1_cap_default"),
+        temperature_slowdown_c=threshold_c("junction", "crit"),
+        temperature_shutdown_c=threshold_c("junction", "emergency"),
+        temperature_memory_max_c=threshold_c("mem", "crit"),
     )
 
 
@@ -173,19 +178,10 @@ def _labelled(hwmon: Path, label: str) -> str | None:
     return None
 
 
-def _power_w(path: Path) -> float | None:
+def _fixed(path: Path, per_unit: int, bounds: Bounds) -> float | None:
+    """Read a number from a file, in its field's unit; None if it is missing or implausible."""
     number = number_in(path)
-    return None if number is None else _plausible(number / MICROWATTS_PER_WATT, plausible.POWER_W)
-
-
-def _threshold_c(hwmon: Path, sensor: str | None, kind: str) -> float | None:
-    number = None if sensor is None else number_in(hwmon / f"{sensor}_{kind}")
-    if number is None:
-        return None
-    return _plausible(number / MILLIDEGREES_PER_DEGREE, plausible.THRESHOLD_C)
-
-
-def _plausible(value: float | None, bounds: Bounds) -> float | None:
+    value = None if number is None else number / per_unit
     return value if value is not None and value in bounds else None
 
 
@@ -217,11 +213,7 @@ class NumberFile:
             os.close(self._fd)
 
     def read(self) -> int:
-        """Read the number from the file, which is opened at the first read.
-
-        Raises:
-            OSError: The file can't be read, or holds no whole number.
-        """
+        """Read the number; raises OSError if the file can't be read or holds no whole number."""
         text = os.pread(self._opened(), _NUMBER_BYTES, 0)
         try:
             return int(text)
@@ -317,9 +309,6 @@ class FileSource:
 
     The file stays open: a device that disappears and comes back has another file of the same name.
 
-    Args:
-        path: The file.
-
     Raises:
         OSError: It can't be read.
         UnknownMetricsError: Its version is not known.
@@ -343,11 +332,7 @@ class FileSource:
         self.close()
 
     def fetch(self) -> None:
-        """Read the file into `buffer`.
-
-        Raises:
-            OSError: It can't be read, or has another length than before (`ShortReadError`).
-        """
+        """Read the file into `buffer`; raises OSError, or ShortReadError for another length."""
         count = os.preadv(self._fd, [self.buffer], 0)
         if count != self._size_bytes:
             raise ShortReadError(f"{_OPERATION}: {count} bytes, not {self._size_bytes}")
@@ -370,7 +355,7 @@ class FileSource:
             self._fd = -1
 
 
-class NoMetricsSource:
+class NoMetricsSource(MetricsSource):
     """An empty block, for a GPU without one; `reason` says why it has none."""
 
     operation = _OPERATION
@@ -379,13 +364,3 @@ class NoMetricsSource:
     def __init__(self, reason: str) -> None:
         self.reason = reason
         self.buffer: Buffer = create_string_buffer(4)
-
-    def fetch(self) -> None:
-        """Do nothing."""
-
-    def planned_call(self) -> PlannedCall | None:
-        """Return None, as there is nothing to read."""
-        return None
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -5,234 +5,121 @@ gpu_metrics_v*` and `enum amdgpu_metrics_attr_id` of drivers/gpu/drm/amd/include
 and SMU_METRICS_* of pm/swsmu/smu_cmn.h (Linux 6.18).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception class
-from typing import Final, TypeAlias
+from typing import Final
 
 from chopperd.devices.amd.block import MetricsLayout, MetricSlot
 from chopperd.devices.read_plan import UNSIGNED_BY_BYTES
 
 #: Size of the structure, format and content revision.
 HEADER: Final = Struct("<HBB")
-_PARTITIONS: Final = 8
-_DIES: Final = 8
 
 
 class UnknownMetricsError(Exception):
     """The version of the block is not known, or the block is not complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A number of a structure, or an array of `count` numbers."""
-
-    name: str
-    number_bytes: int
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """An array of `count` structures within the structure."""
-
-    members: tuple[_Member, ...]
-    count: int
-
-
-_Members: TypeAlias = tuple[_Member | _Group, ...]
-
-
-def _members(number_bytes: int, names: str) -> tuple[_Member, ...]:
-    """Make members of one type, from names like "current_uclk" and "current_gfxclks*8"."""
-    parts = (word.partition("*") for word in names.split())
-    return tuple(_Member(name, number_bytes, int(count or 1)) for name, _, count in parts)
-
-
-_u16, _u32, _u64 = (partial(_members, size) for size in (2, 4, 8))
-
-# Names are those of AMD SMI, or the kernel's where it has none. Members that are not read determine
-# the offsets of the others.
-_SENSORS: Final = _u16(
-    "temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc "
+# A structure is given as text: "u2" or "u4" is the size in bytes of the numbers that follow,
+# "name*4" an array, "[8" to "]" an array of structures. Names are those of AMD SMI, or the kernel's
+# where it has none. Members that are not read determine the offsets of the others.
+_SENSORS: Final = (
+    "u2 temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc "
     "temperature_vrmem average_gfx_activity average_umc_activity average_mm_activity "
-    "average_socket_power"
+    "average_socket_power "
 )
-_CLOCKS: Final = _u16(
-    "average_gfxclk_frequency average_socclk_frequency average_uclk_frequency "
+_CLOCKS: Final = (
+    "u2 average_gfxclk_frequency average_socclk_frequency average_uclk_frequency "
     "average_vclk0_frequency average_dclk0_frequency average_vclk1_frequency "
     "average_dclk1_frequency current_gfxclk current_socclk current_uclk current_vclk0 "
-    "current_dclk0 current_vclk1 current_dclk1"
+    "current_dclk0 current_vclk1 current_dclk1 u4 throttle_status u2 current_fan_speed "
 )
-_V1_0: Final[_Members] = (
-    *_u64("system_clock_counter"),
-    *_SENSORS,
-    *_u32("energy_accumulator"),
-    *_CLOCKS,
-    *_u32("throttle_status"),
-    *_u16("current_fan_speed"),
-    *_members(1, "pcie_link_width pcie_link_speed"),
+_V1_0: Final = (
+    f"u8 system_clock_counter {_SENSORS} u4 energy_accumulator {_CLOCKS} "
+    "u1 pcie_link_width pcie_link_speed"
 )
-_V1_1: Final[_Members] = (
-    *_SENSORS,
-    *_u64("energy_accumulator system_clock_counter"),
-    *_CLOCKS,
-    *_u32("throttle_status"),
-    *_u16("current_fan_speed pcie_link_width pcie_link_speed padding"),
-    *_u32("gfx_activity_acc mem_activity_acc"),
-    *_u16("temperature_hbm*4"),
+_V1_1: Final = (
+    f"{_SENSORS} u8 energy_accumulator system_clock_counter {_CLOCKS} pcie_link_width "
+    "pcie_link_speed padding u4 gfx_activity_acc mem_activity_acc u2 temperature_hbm*4"
 )
-_V1_2: Final[_Members] = (*_V1_1, *_u64("firmware_timestamp"))
-_V1_3: Final[_Members] = (
-    *_V1_2,
-    *_u16("voltage_soc voltage_gfx voltage_mem padding1"),
-    *_u64("indep_throttle_status"),
-)
+_V1_2: Final = f"{_V1_1} u8 firmware_timestamp"
+_V1_3: Final = f"{_V1_2} u2 voltage_soc voltage_gfx voltage_mem padding1 u8 indep_throttle_status"
 
-_SOCKET: Final = _u16(
-    "temperature_hotspot temperature_mem temperature_vrsoc current_socket_power "
-    "average_gfx_activity average_umc_activity"
+_SOCKET: Final = (
+    "u2 temperature_hotspot temperature_mem temperature_vrsoc current_socket_power "
+    "average_gfx_activity average_umc_activity "
 )
 _LINKS: Final = (
-    *_u16("pcie_link_width pcie_link_speed xgmi_link_width xgmi_link_speed"),
-    *_u32("gfx_activity_acc mem_activity_acc"),
-    *_u64(
-        "pcie_bandwidth_acc pcie_bandwidth_inst pcie_l0_to_recov_count_acc pcie_replay_count_acc "
-        "pcie_replay_rover_count_acc"
-    ),
+    "u2 pcie_link_width pcie_link_speed xgmi_link_width xgmi_link_speed "
+    "u4 gfx_activity_acc mem_activity_acc "
+    "u8 pcie_bandwidth_acc pcie_bandwidth_inst pcie_l0_to_recov_count_acc pcie_replay_count_acc "
+    "pcie_replay_rover_count_acc "
 )
-_NAKS: Final = _u32("pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc")
-_XGMI: Final = _u64("xgmi_read_data_acc*8 xgmi_write_data_acc*8")
-_XGMI_STATUS: Final = _u16("xgmi_link_status*8 padding")
+_NAKS: Final = "u4 pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc "
+_XGMI: Final = "u8 xgmi_read_data_acc*8 xgmi_write_data_acc*8 "
 _NOW: Final = (
-    *_u64("firmware_timestamp"),
-    *_u16("current_gfxclks*8 current_socclks*4 current_vclk0s*4 current_dclk0s*4 current_uclk"),
+    "u8 firmware_timestamp "
+    "u2 current_gfxclks*8 current_socclks*4 current_vclk0s*4 current_dclk0s*4 current_uclk "
 )
-_ENERGY: Final = _u64("energy_accumulator system_clock_counter")
-_THROTTLE: Final = _u32("throttle_status gfxclk_lock_status")
-_RESIDENCY: Final = _u32(
-    "accumulation_counter prochot_residency_acc ppt_residency_acc socket_thm_residency_acc "
-    "vr_thm_residency_acc hbm_thm_residency_acc gfxclk_lock_status"
+_ENERGY: Final = "u8 energy_accumulator system_clock_counter "
+_THROTTLE: Final = "u4 throttle_status gfxclk_lock_status "
+_RESIDENCY: Final = (
+    "u4 accumulation_counter prochot_residency_acc ppt_residency_acc socket_thm_residency_acc "
+    "vr_thm_residency_acc hbm_thm_residency_acc gfxclk_lock_status "
 )
-_V1_4: Final[_Members] = (
-    *_SOCKET,
-    *_u16("vcn_activity*4"),
-    *_ENERGY,
-    *_THROTTLE,
-    *_LINKS,
-    *_XGMI,
-    *_NOW,
-    *_u16("padding"),
+_V1_4: Final = f"{_SOCKET} vcn_activity*4 {_ENERGY}{_THROTTLE}{_LINKS}{_XGMI}{_NOW} padding"
+_V1_5: Final = (
+    f"{_SOCKET} vcn_activity*4 jpeg_activity*32 {_ENERGY}{_THROTTLE}{_LINKS}{_NAKS}{_XGMI}{_NOW} "
+    "padding"
 )
-_V1_5: Final[_Members] = (
-    *_SOCKET,
-    *_u16("vcn_activity*4 jpeg_activity*32"),
-    *_ENERGY,
-    *_THROTTLE,
-    *_LINKS,
-    *_NAKS,
-    *_XGMI,
-    *_NOW,
-    *_u16("padding"),
-)
+_BEFORE_XGMI_STATUS: Final = f"{_ENERGY}{_RESIDENCY}{_LINKS}{_NAKS}{_XGMI}"
 
 
-def _partitions(jpeg_count: int, counters: str) -> _Group:
-    """Make the group with the statistics of each partition; `counters` are names of u64 arrays."""
-    return _Group(
-        (
-            *_u32(f"gfx_busy_inst*{_DIES}"),
-            *_u16(f"jpeg_busy*{jpeg_count} vcn_busy*4"),
-            *_u64(f"gfx_busy_acc*{_DIES}"),
-            *_u64(" ".join(f"{name}*{_DIES}" for name in counters.split())),
-        ),
-        _PARTITIONS,
-    )
-
-
-_V1_6: Final[_Members] = (
-    *_SOCKET,
-    *_ENERGY,
-    *_RESIDENCY,
-    *_LINKS,
-    *_NAKS,
-    *_XGMI,
-    *_NOW,
-    *_u16("num_partition"),
-    _partitions(32, ""),
-    *_u32("pcie_lc_perf_other_end_recovery"),
-)
-
-
-def _v1_7_on(partitions: _Group) -> _Members:
+def _partitioned(jpeg_count: int, counters: str = "") -> str:
+    """Return the end of a structure, with statistics of each partition, of each die."""
+    more = " ".join(f"{name}*8" for name in counters.split())
     return (
-        *_SOCKET,
-        *_u64("mem_max_bandwidth"),
-        *_ENERGY,
-        *_RESIDENCY,
-        *_LINKS,
-        *_NAKS,
-        *_XGMI,
-        *_XGMI_STATUS,
-        *_NOW,
-        *_u16("num_partition"),
-        partitions,
-        *_u32("pcie_lc_perf_other_end_recovery"),
+        f"{_NOW} num_partition [8 u4 gfx_busy_inst*8 u2 jpeg_busy*{jpeg_count} vcn_busy*4 "
+        f"u8 gfx_busy_acc*8 {more} ] u4 pcie_lc_perf_other_end_recovery"
     )
 
 
+_V1_6: Final = f"{_SOCKET}{_BEFORE_XGMI_STATUS}{_partitioned(32)}"
+_V1_7_BEGIN: Final = (
+    f"{_SOCKET} u8 mem_max_bandwidth {_BEFORE_XGMI_STATUS} u2 xgmi_link_status*8 padding "
+)
+_V1_7: Final = f"{_V1_7_BEGIN}{_partitioned(32, 'gfx_below_host_limit_acc')}"
 _BELOW_HOST_LIMIT: Final = (
     "gfx_below_host_limit_ppt_acc gfx_below_host_limit_thm_acc gfx_low_utilization_acc "
     "gfx_below_host_limit_total_acc"
 )
+_V1_8: Final = f"{_V1_7_BEGIN}{_partitioned(40, _BELOW_HOST_LIMIT)}"
 
 # Of processors with graphics (APUs) only the clocks are read: the units of the rest differ between
 # chips (W or mW, C or hundredths), and those of hwmon are documented.
-_APU_SENSORS: Final = _u16("apu_temperature*12 apu_activity*2")
-_APU_POWER: Final = _u16("apu_power*12")
-_APU_CLOCKS: Final = _u16(
+_APU_SENSORS: Final = "u2 apu_temperature*12 apu_activity*2 "
+_APU_STATE: Final = (
+    "u2 apu_power*12 "
     "average_gfxclk_frequency average_socclk_frequency average_uclk_frequency "
     "average_fclk_frequency average_vclk_frequency average_dclk_frequency current_gfxclk "
     "current_socclk current_uclk current_fclk current_vclk current_dclk current_coreclk*8 "
-    "current_l3clk*2"
+    "current_l3clk*2 u4 throttle_status u2 fan_pwm "
 )
-_V2_0: Final[_Members] = (
-    *_u64("system_clock_counter"),
-    *_APU_SENSORS,
-    *_APU_POWER,
-    *_APU_CLOCKS,
-    *_u32("throttle_status"),
-    *_u16("fan_pwm padding"),
-)
-_V2_1: Final[_Members] = (
-    *_APU_SENSORS,
-    *_u64("system_clock_counter"),
-    *_APU_POWER,
-    *_APU_CLOCKS,
-    *_u32("throttle_status"),
-    *_u16("fan_pwm padding*3"),
-)
-_V2_2: Final[_Members] = (*_V2_1, *_u64("indep_throttle_status"))
-_V2_3: Final[_Members] = (*_V2_2, *_u16("apu_average_temperature*12"))
-_V2_4: Final[_Members] = (*_V2_3, *_u16("apu_voltage*3 apu_current*3"))
+_V2_0: Final = f"u8 system_clock_counter {_APU_SENSORS}{_APU_STATE} padding"
+_V2_1: Final = f"{_APU_SENSORS} u8 system_clock_counter {_APU_STATE} padding*3"
+_V2_2: Final = f"{_V2_1} u8 indep_throttle_status"
+_V2_3: Final = f"{_V2_2} u2 apu_average_temperature*12"
+_V2_4: Final = f"{_V2_3} u2 apu_voltage*3 apu_current*3"
 
-_VERSIONS: Final[Mapping[tuple[int, int], _Members]] = {
-    (1, 0): _V1_0,
-    (1, 1): _V1_1,
-    (1, 2): _V1_2,
-    (1, 3): _V1_3,
-    (1, 4): _V1_4,
-    (1, 5): _V1_5,
-    (1, 6): _V1_6,
-    (1, 7): _v1_7_on(_partitions(32, "gfx_below_host_limit_acc")),
-    (1, 8): _v1_7_on(_partitions(40, _BELOW_HOST_LIMIT)),
-    (2, 0): _V2_0,
-    (2, 1): _V2_1,
-    (2, 2): _V2_2,
-    (2, 3): _V2_3,
-    (2, 4): _V2_4,
+_VERSIONS: Final[Mapping[tuple[int, int], str]] = {
+    (major, minor): members
+    for major, versions in (
+        (1, (_V1_0, _V1_1, _V1_2, _V1_3, _V1_4, _V1_5, _V1_6, _V1_7, _V1_8)),
+        (2, (_V2_0, _V2_1, _V2_2, _V2_3, _V2_4)),
+    )
+    for minor, members in enumerate(versions)
 }
 _DESCRIBES_ITSELF: Final = (1, 9)
 
@@ -261,34 +148,38 @@ def layout_of(block: bytes) -> MetricsLayout:
 
 
 @cache
-def _layout(version: str, members: _Members) -> MetricsLayout:
-    slots: dict[str, MetricSlot] = {}
-    widest = 2  # that of the header
-    end = HEADER.size
-    for member in members:
-        group = member if isinstance(member, _Group) else _Group((member,), 1)
-        start = end
-        for name, number_bytes, offset in _placed(group, start):
-            widest = max(widest, number_bytes)
-            end = offset + number_bytes
-            if number_bytes in UNSIGNED_BY_BYTES:
-                known = slots.get(name)
-                offsets = (*known.offsets, offset) if known else (offset,)
-                slots[name] = MetricSlot(kind=UNSIGNED_BY_BYTES[number_bytes], offsets=offsets)
+def _layout(version: str, members: str) -> MetricsLayout:
+    offsets: dict[str, tuple[int, list[int]]] = {}
+    end, widest = HEADER.size, 2  # of the header
+    for name, size, count in _members(members.split()):
+        end, widest = _aligned(end, size), max(widest, size)
+        _, places = offsets.setdefault(name, (size, []))
+        places += range(end, end + size * count, size)
+        end += size * count
+    slots = {
+        name: MetricSlot(kind=UNSIGNED_BY_BYTES[size], offsets=tuple(places))
+        for name, (size, places) in offsets.items()
+        if name and size in UNSIGNED_BY_BYTES
+    }
     return MetricsLayout(version=version, size_bytes=_aligned(end, widest), slots=slots)
 
 
-def _placed(group: _Group, start: int) -> Iterator[tuple[str, int, int]]:
-    """Yield name, size and offset (bytes) of each number of a group, aligned from `start` on."""
-    widest = max(member.number_bytes for member in group.members)
-    offset = start
-    for _ in range(group.count):
-        offset = _aligned(offset, widest)
-        for member in group.members:
-            offset = _aligned(offset, member.number_bytes)
-            for _ in range(member.count):
-                yield member.name, member.number_bytes, offset
-                offset += member.number_bytes
+def _members(words: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size in bytes and count of each number or array of a structure given as text."""
+    size = 0
+    for index, word in enumerate(words):
+        name, _, count = word.partition("*")
+        if word.startswith("["):
+            end = words.index("]")
+            for _ in range(int(word[1:])):
+                yield "", 8, 0  # each is aligned to its widest numbers, of 8 bytes
+                yield from _members(words[index + 1 : end])
+            yield from _members(words[end + 1 :])
+            return
+        if word[0] == "u" and word[1:].isdecimal():
+            size = int(word[1:])
+        else:
+            yield name, size, int(count or 1)
 
 
 def _aligned(offset: int, size: int) -> int:
