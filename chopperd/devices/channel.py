@@ -85,11 +85,7 @@ class Channel:
             self._faults.revision += 1
 
     def value(self) -> float | None:
-        """Read the field; None while it is absent, if the call failed, or if it is implausible.
-
-        Raises:
-            DeviceLostError: The driver says that the device is gone.
-        """
+        """Read the field; None while absent, failed or implausible; raises DeviceLostError."""
         if self._absent_until_ns is not None:
             return None
         faults = self._faults

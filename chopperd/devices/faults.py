@@ -78,11 +78,7 @@ class DeviceFaults:
         )
 
     def is_absent(self, error: Exception, operation: str) -> bool:
-        """Log a vendor's error once; return whether the device lacks the field.
-
-        Raises:
-            DeviceLostError: The error says that the device is gone.
-        """
+        """Log an error once; return whether the device lacks the field; raises DeviceLostError."""
         failure = self.classified(error, operation)
         failure.__cause__ = error
         self._log_once(failure)
@@ -100,10 +96,6 @@ class DeviceFaults:
         """Return the processes that `listed` gives; None where the device lacks the call.
 
         Processes with an impossible pid are dropped and counted.
-
-        Raises:
-            TransientDeviceError: The call failed this time.
-            DeviceLostError: The device is gone.
         """
         self.begin_read()
         try:
@@ -205,10 +197,7 @@ class FieldProber:
     ) -> FieldProbe:
         """Make a call repeatedly; return `base` with the last answer and call times, or the error.
 
-        `most` limits the number of calls where one takes long.
-
-        Raises:
-            DeviceLostError: The GPU is gone.
+        `most` limits the number of calls where one takes long. Raises DeviceLostError.
         """
         spans_ns: list[int] = []
         value, clock = None, self.faults.clock

@@ -53,12 +53,7 @@ class ReplayBackend:
         return tuple(track.gpu for track in self._tracks.values())
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """Return the recorded values at this point of the recording.
-
-        Raises:
-            TransientDeviceError: The recording has ended, or has not begun for this GPU.
-            DeviceLostError: The GPU is not in the recording, or the back end is closed.
-        """
+        """Return the recorded values at this point of the recording."""
         track = self._tracks.get(device.uuid) if self._open else None
         if track is None:
             missing = "not in the recording" if self._open else "of a recording that is closed"

@@ -33,21 +33,13 @@ class SimulatedBackend:
         return self._node.gpus
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """Return the GPU's simulated sensors now; a fast read gives clock and limits only.
-
-        Raises:
-            DeviceLostError: The node has no such GPU, or the back end is closed.
-        """
+        """Return the GPU's simulated sensors now; a fast read gives clock and limits only."""
         self._check(device)
         with self._lock:
             return self._node.reading(device.index, self._clock.unix_ns(), scope)
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """Return the one process on a GPU, with most of its memory; None if the spec has no pids.
-
-        Raises:
-            DeviceLostError: The node has no such GPU, or the back end is closed.
-        """
+        """Return the one process on a GPU, with most of its memory; None if there are no pids."""
         self._check(device)
         pids = self._node.spec.pids
         if not pids:
@@ -60,15 +52,10 @@ class SimulatedBackend:
         self._open = False
 
     def _check(self, device: GpuInfo) -> None:
-        if not self._open:
+        if not self._open or device not in self._node.gpus:
+            text = f"has no GPU {device.uuid}" if self._open else "is closed"
             raise DeviceLostError(
-                "the simulated node is closed", operation="read", device_index=device.index
-            )
-        if device not in self._node.gpus:
-            raise DeviceLostError(
-                f"the simulated node has no GPU {device.uuid}",
-                operation="read",
-                device_index=device.index,
+                f"the simulated node {text}", operation="read", device_index=device.index
             )
 
 

@@ -19,12 +19,8 @@ def refusals(
 ) -> Iterator[Finding]:
     """Yield a finding for each group of files that this user may not open for the same reason.
 
-    Args:
-        check: Name of the check.
-        facts: All facts.
-        nodes: The files.
-        is_needed: Whether GPUs can't be read without them.
-        open_by: The fix for files that their group may not use either.
+    `is_needed`: GPUs can't be read without them; `open_by`: the fix for files that their group may
+    not use either.
     """
     groups: dict[tuple[int, str, int], list[DeviceNode]] = {}
     for node in nodes:

@@ -43,10 +43,8 @@ def survey(
 ) -> Inventory:
     """Read each GPU of a back end once; one that fails or hangs does not hide the others.
 
-    Args:
-        backend: The back end.
-        calls_count: How often each call is made to measure its time and result; 0: not at all.
-        calls: Makes the calls; must be waited for before the back end is closed.
+    Each call is made `calls_count` times to measure its time and result (0: not at all). Wait for
+    `calls`, which makes them, before the back end is closed.
 
     Raises:
         BackendUnavailableError: There is no GPU.
@@ -220,11 +218,7 @@ _START_FIELD: Final = 19
 def left_probes(older_than_s: float, proc: Path = _PROC) -> tuple[int, ...]:
     """Return pids of this user's earlier probes that still hang in a driver, rising.
 
-    A probe is waited for only so long: an older one was abandoned.
-
-    Args:
-        older_than_s: More than the time limit of any probe.
-        proc: The proc file system.
+    A probe is waited for only so long: one older than any probe's time limit was abandoned.
 
     Source: proc(5): `uptime`, and `starttime` of `stat`.
     """

@@ -139,18 +139,7 @@ class LoopParts:
 
 
 class DeviceLoop:
-    """Samples one GPU until `stop` is set.
-
-    Args:
-        backend: Reads the GPU; only this loop asks it for this GPU.
-        device: The GPU as the back end knows it.
-        gpu: The GPU's part of the shared memory.
-        settings: Rates and limits.
-        clock: The time.
-        stop: Set when sampling must end.
-        orders: The agent's orders (bursts, quiet times); None: there are none.
-        parts: Position, slow state and ticks; None: the defaults.
-    """
+    """Samples one GPU until `stop` is set; only this loop asks the back end for this GPU."""
 
     def __init__(
         self,
@@ -225,18 +214,13 @@ class DeviceLoop:
         self._gpu.begin_call(started_ns, scope)
         reading = self._read(scope)
         ended_ns = self._clock.mono_ns()
+        span_ns, late_ns = ended_ns - started_ns, started_ns - due.deadline_mono_ns
         self._pacer.note(ended_ns, reading)
         if reading is None:
-            self._gpu.end_call(ended_ns - started_ns, scope)
+            self._gpu.end_call(span_ns, scope)
             return ended_ns
         t_mono_ns = (started_ns + ended_ns) // 2
-        self._gpu.write(
-            reading,
-            t_mono_ns=t_mono_ns,
-            span_ns=ended_ns - started_ns,
-            late_ns=started_ns - due.deadline_mono_ns,
-            scope=scope,
-        )
+        self._gpu.write(reading, t_mono_ns=t_mono_ns, span_ns=span_ns, late_ns=late_ns, scope=scope)
         self._noted_count = self._gpu.written_count
         if scope is ReadScope.FULL and self._slow_state is not None:
             self._slow_state.write_state(reading, t_mono_ns)
@@ -252,13 +236,12 @@ class DeviceLoop:
             self._gpu.losses_count += 1
             self._gpu.set_state(GpuState.LOST)
             logger.warning("GPU %s is lost: %s", self._device.gpu, error)
-        except DeviceError as error:
-            self._gpu.note_failure(error)
-            self._gpu.transient_count += 1
-            self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         except Exception as error:  # noqa: BLE001 - a vendor library's fault must not end the loop
             self._gpu.note_failure(error)
-            self._gpu.unexpected_count += 1
+            if isinstance(error, DeviceError):
+                self._gpu.transient_count += 1
+            else:
+                self._gpu.unexpected_count += 1
             self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         return None
 
@@ -266,9 +249,8 @@ class DeviceLoop:
         """Probe the lost GPU from time to time until it answers; False if sampling must end."""
         probe_every_ns = round(self._settings.probe_every_s * NS_PER_S)
         while self._is_lost:
-            if not self._stop.wait_until(self._clock.mono_ns() + probe_every_ns):
-                return False
-            if not self._take_up_pace():
+            next_ns = self._clock.mono_ns() + probe_every_ns
+            if not (self._stop.wait_until(next_ns) and self._take_up_pace()):
                 return False
             self._is_lost = not self._answers()
         logger.warning("GPU %s is back", self._device.gpu)

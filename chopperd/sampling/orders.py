@@ -17,15 +17,12 @@ class Interrupt:
     """A counter in memory whose change ends waits early, also those of the C library.
 
     A wait checks the count at each nap (250 ms at most).
-
-    Attributes:
-        address: Address of the counter (int64), for code that is not Python.
     """
 
     def __init__(self) -> None:
         self._word = array("q", [0])
         self._lock = threading.Lock()
-        self.address = self._word.buffer_info()[0]
+        self.address = self._word.buffer_info()[0]  # for code that is not Python
 
     @property
     def count(self) -> int:
@@ -108,15 +105,11 @@ class OrderBook:
 
     An order holds until its time, also for the next sampler processes; a newer one of its kind
     replaces it. A burst goes before a quiet time: who requested samples gets them.
-
-    Attributes:
-        version: Grows with each order, so that a change is cheap to see.
-        interrupt: Raised at each order, so that nobody waits on.
     """
 
     def __init__(self) -> None:
-        self.version = 0
-        self.interrupt = Interrupt()
+        self.version = 0  # grows with each order, so that a change is cheap to see
+        self.interrupt = Interrupt()  # raised at each order, so that nobody waits on
         self._burst: Burst | None = None
         self._quiet: Quiet | None = None
 
@@ -125,8 +118,7 @@ class OrderBook:
 
         The order lasts 60 s at most; one whose time is over cancels the last of its kind.
         """
-        latest_ns = now_mono_ns + LONGEST_NS
-        until_ns = min(order.until_mono_ns, latest_ns)
+        until_ns = min(order.until_mono_ns, now_mono_ns + LONGEST_NS)
         if isinstance(order, Burst):
             self._burst = Burst(hz=order.hz, until_mono_ns=until_ns)
         else:
@@ -142,28 +134,18 @@ class OrderBook:
     def quiet(self, now_mono_ns: int) -> Quiet | None:
         """The quiet time in force; None if there is none, or a burst overrides it."""
         quiet = self._quiet
-        if quiet is None or now_mono_ns >= quiet.until_mono_ns or self.is_burst(now_mono_ns):
+        if quiet is None or now_mono_ns >= quiet.until_mono_ns or self.burst(now_mono_ns):
             return None
         return quiet
 
-    def is_burst(self, now_mono_ns: int) -> bool:
-        """Whether a burst is in force, so that other driver calls must wait."""
-        return self.burst(now_mono_ns) is not None
-
-    def is_quiet(self, now_mono_ns: int) -> bool:
-        """Whether a quiet time is in force, so that no driver call at all may be made."""
-        return self.quiet(now_mono_ns) is not None
-
     def allows_rare_calls(self, now_mono_ns: int) -> bool:
         """Whether calls that are not part of sampling (processes, faults) may be made now."""
-        return not self.is_burst(now_mono_ns) and not self.is_quiet(now_mono_ns)
+        return not self.in_force(now_mono_ns)
 
     def in_force(self, now_mono_ns: int) -> tuple[Order, ...]:
         """All orders whose time is not over, to send to the next sampler process."""
-        orders: tuple[Order | None, ...] = (self._burst, self._quiet)
-        return tuple(
-            order for order in orders if order is not None and now_mono_ns < order.until_mono_ns
-        )
+        orders = (self._burst, self._quiet)
+        return tuple(each for each in orders if each and now_mono_ns < each.until_mono_ns)
 
 
 logger = logging.getLogger(__name__)

@@ -22,22 +22,16 @@ class DriverBudget:
 
     It is a multiple of the requested period, at most `longest_period_ns`. The time before the first
     judgement does not count: drivers do work of their own in the first calls.
-
-    Attributes:
-        asked_period_ns: The requested period.
-        period_ns: The period to use now.
-        spent_ratio: Share of the time before the last judgement that driver calls took.
-        asked_ratio: Share that they would have taken at the requested period, as judged when the
-            period was last changed; 0 before.
-        budget_ratio: Share that they may take.
     """
 
     def __init__(
         self, *, budget_ratio: float, asked_period_ns: int, longest_period_ns: int
     ) -> None:
-        self.asked_period_ns = self.period_ns = asked_period_ns
-        self.spent_ratio = self.asked_ratio = 0.0
-        self.budget_ratio = budget_ratio
+        self.asked_period_ns = self.period_ns = asked_period_ns  # requested, and to use now
+        self.spent_ratio = 0.0  # share of the time before the last judgement in driver calls
+        #: What it would have been at the requested period, when the period was last changed.
+        self.asked_ratio = 0.0
+        self.budget_ratio = budget_ratio  # share that they may take
         self._most_strides = max(1, longest_period_ns // asked_period_ns)
         self._judged_at: tuple[int, int] | None = None
 
@@ -93,13 +87,10 @@ class IdleStretch:
     A read is idle if the driver's idle bit is set, or the activity of the last seconds is 0. It is
     not idle if nothing is known, if the idle bit is set while the GPU reports activity, or where
     the idle bit was set and no longer is: the activity lags then.
-
-    Attributes:
-        since_ns: Start of the idle time; None if the GPU is not idle, or that is not known.
     """
 
     def __init__(self) -> None:
-        self.since_ns: int | None = None
+        self.since_ns: int | None = None  # start of the idle time, if it is known to be idle
         self._last_ns = 0
         self._had_idle_bit: bool | None = False
         self._is_bit_wrong = False
@@ -108,10 +99,8 @@ class IdleStretch:
     def note(self, now_mono_ns: int, idle_bit: bool | None, activity: float | None) -> int:
         """Add a read; return for how long the GPU has been idle, ns (0: not idle, or not known).
 
-        Args:
-            now_mono_ns: When it was read.
-            idle_bit: Whether the driver reports it idle; None: not known.
-            activity: Share of the driver's last window in which it was busy; None: not read.
+        `idle_bit` is what the driver reports, `activity` the busy share of its last window; None:
+        not known.
         """
         if activity is not None:
             self._inactive_until_ns = 0 if activity else now_mono_ns + _ACTIVITY_NS
@@ -133,10 +122,6 @@ class Pacer:
 
     The requested period, except: no driver call in a quiet time, the rate of a burst, `idle_hz` on
     a GPU that has been idle for a while, and what the driver budget leaves.
-
-    Attributes:
-        decision: The last result of `decide`.
-        asked_period_ns: The requested period.
     """
 
     def __init__(self, settings: SamplerSettings, orders: OrderBook) -> None:
@@ -147,6 +132,7 @@ class Pacer:
         self._idle_period_ns = period_ns_of(settings.idle_hz) if settings.idle_hz else 0
         self._idle_after_ns = round(settings.idle_after_s * NS_PER_S)
         self._idle = IdleStretch()
+        self._burst_ratio = max(settings.burst_budget_ratio, settings.budget_ratio)
         self._budget = self._new_budget(settings.budget_ratio, self.asked_period_ns)
         self._burst_budget: DriverBudget | None = None
         self._judge_at_ns = 0
@@ -154,9 +140,8 @@ class Pacer:
         self._version = 0
         self._is_idle = False
         self._is_outdated = False
-        self.decision = PaceDecision(
-            Pace.ASKED, self.asked_period_ns, self.asked_period_ns, _FOREVER_NS
-        )
+        asked_ns = self.asked_period_ns
+        self.decision = PaceDecision(Pace.ASKED, asked_ns, asked_ns, _FOREVER_NS)
 
     @property
     def wanted_ratio(self) -> float:
@@ -188,8 +173,7 @@ class Pacer:
         """Total driver time (ns) at which to call them: the budget until then is spent."""
         ratio, every_ns = self._settings.budget_ratio, _JUDGE_EVERY_NS
         if self._burst_budget is not None:
-            ratio = max(self._settings.burst_budget_ratio, ratio)
-            every_ns = _JUDGE_BURST_EVERY_NS
+            ratio, every_ns = self._burst_ratio, _JUDGE_BURST_EVERY_NS
         return self._judged_driver_ns + round(ratio * every_ns)
 
     def note(self, now_mono_ns: int, reading: DeviceReading | None) -> None:
@@ -289,8 +273,7 @@ class Pacer:
     def _in_burst(self, wanted_ns: int, until_ns: int) -> PaceDecision:
         budget = self._burst_budget
         if budget is None or budget.asked_period_ns != wanted_ns:
-            ratio = max(self._settings.burst_budget_ratio, self._settings.budget_ratio)
-            budget = self._burst_budget = self._new_budget(ratio, wanted_ns)
+            budget = self._burst_budget = self._new_budget(self._burst_ratio, wanted_ns)
         return PaceDecision(Pace.BURST, budget.period_ns, wanted_ns, until_ns)
 
     def _new_budget(self, budget_ratio: float, asked_period_ns: int) -> DriverBudget:

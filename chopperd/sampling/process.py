@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from chopperd.clock import Clock, RepeatLimiter, SystemClock
@@ -27,7 +28,7 @@ from chopperd.sampling.native.ticks import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.restarts import ExitStatus
 from chopperd.sampling.sampler_health import Ending, SelfEnd, SilenceWatch, changed, silent
-from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
+from chopperd.sampling.sensor_probe import SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
 from chopperd.sampling.watch import DriverWatch, WatchedGpu
 from chopperd.units import NS_PER_S
@@ -48,13 +49,8 @@ _ORDERS_PAUSE_S: Final = 0.05
 def main(ring_fd: int, choose: Callable[[], Choice], settings: SamplerSettings) -> int:
     """Sample into the shared memory until SIGTERM or the parent's end; return the exit status.
 
-    A back end that can't be opened is reported through the shared memory. Standard input is the
-    parent's lifeline and must be a pipe.
-
-    Args:
-        ring_fd: The memory file, inherited from the parent.
-        choose: Opens the driver; called once, in the main thread.
-        settings: How to sample.
+    A back end that can't be opened (`choose`, called once, in the main thread) is reported through
+    the shared memory. Standard input is the parent's lifeline and must be a pipe.
     """
     with _wake_pipe() as (wake_fd, wake):
         try:
@@ -87,7 +83,7 @@ def _sample_until_woken(
     ring: RingWriter,
     settings: SamplerSettings,
     wake_fd: int,
-    wake: Callable[[], None],
+    wake: Callable[[], object],
 ) -> tuple[SelfEnd | None, bool]:
     """Sample until this process must end; return its own decision to end, and whether it failed.
 
@@ -159,25 +155,12 @@ def run_sampler(
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
         for label, loop in _loops(backend, gpus, settings, clock, stop, orders)
     ]
-    sensors = SensorWatch(
-        backend,
-        [ProbedGpu(device=each.device, slow_state=each.slow_state) for each in gpus],
-        settings,
-        clock,
-        stop,
-        may_ask=orders.allows_rare_calls,
-    )
+    may_ask = orders.allows_rare_calls
+    sensors = SensorWatch(backend, gpus, settings, clock, stop, may_ask=may_ask)
     if sensors.has_work:
         threads.append(threading.Thread(target=sensors.run, name="chopperd-sensors"))
-    watch = DriverWatch(
-        backend,
-        gpus,
-        settings,
-        clock,
-        stop,
-        on_change=_change_follower(gpus, sensors, clock, ending),
-        may_ask=orders.allows_rare_calls,
-    )
+    follow = _change_follower(gpus, sensors, clock, ending)
+    watch = DriverWatch(backend, gpus, settings, clock, stop, on_change=follow, may_ask=may_ask)
     if watch.has_work:
         threads.append(threading.Thread(target=watch.run, name="chopperd-watch"))
     ring.write_triple(clock.triple())
@@ -226,7 +209,10 @@ def _stay(
     triple_at_ns = clock.mono_ns() + _TRIPLE_EVERY_NS
     while not stop.wait(_CHECK_EVERY_S) and ring.is_current():
         if silence.update():
-            _say_silent(ring, silence.reason)
+            answers = silence.reason is None
+            ring.set_state(SamplerState.RUNNING if answers else SamplerState.SILENT)
+            text = "GPUs answer again" if answers else f"no GPU answers: {silence.reason}"
+            logger.warning("%s", text)
         if silence.is_final:
             ending.choose(silent(f"no GPU answers: {silence.reason}"))
         if os.getppid() != parent_pid:  # a fork of the parent may still hold our lifeline
@@ -262,28 +248,15 @@ def _loops(
     """Yield each GPU's label and loop; partitions are read at the slow rate only."""
     library = native_library()
     for position, each in enumerate(gpus):
-        device, gpu = each.device, each.gpu
-        own = settings if device.parent is None else _slow_only(settings)
+        device, gpu, own = each.device, each.gpu, settings
+        if device.parent is not None:
+            slow_hz = max(settings.slow_hz, LOWEST_HZ)
+            own = replace(settings, hz=slow_hz, burst_hz=slow_hz)
         parts = LoopParts(place=(position, len(gpus)), slow_state=each.slow_state)
         if library is not None:
             parts = with_native(parts, library, backend, device, gpu, clock, orders.interrupt)
         loop = DeviceLoop(backend, device, gpu, own, clock, stop, orders=orders, parts=parts)
         yield each.label, loop
-
-
-def _slow_only(settings: SamplerSettings) -> SamplerSettings:
-    """Return the settings for a device that is read at the slow rate only (a partition)."""
-    slow_hz = max(settings.slow_hz, LOWEST_HZ)
-    return replace(settings, hz=slow_hz, burst_hz=slow_hz)
-
-
-def _say_silent(ring: RingWriter, reason: str | None) -> None:
-    """Publish and log that no GPU answers, and why; None: that one answers again."""
-    ring.set_state(SamplerState.RUNNING if reason is None else SamplerState.SILENT)
-    if reason is None:
-        logger.warning("GPUs answer again")
-    else:
-        logger.warning("no GPU answers: %s", reason)
 
 
 def _has_room(ring: RingWriter, devices: Sequence[GpuInfo]) -> bool:
@@ -323,7 +296,7 @@ def _report_failure(ring_fd: int, message: str) -> None:
 
 
 @contextmanager
-def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
+def _wake_pipe() -> Iterator[tuple[int, Callable[[], object]]]:
     """Yield a descriptor that becomes readable at SIGTERM, and a function that makes it so.
 
     Sets the signal handlers (SIGINT is ignored). The handler itself does nothing: setting an Event
@@ -335,7 +308,7 @@ def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
     signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
     signal.set_wakeup_fd(write_fd)
     try:
-        yield read_fd, lambda: _send_byte(write_fd)
+        yield read_fd, partial(os.write, write_fd, b"\0")
     finally:
         signal.set_wakeup_fd(-1)
         os.close(read_fd)
@@ -345,7 +318,3 @@ def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
 def _is_readable(fd: int) -> bool:
     """Whether there are data to read from a descriptor now."""
     return bool(select.select([fd], [], [], 0)[0])
-
-
-def _send_byte(fd: int) -> None:
-    os.write(fd, b"\0")

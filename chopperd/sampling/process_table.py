@@ -44,12 +44,7 @@ class _Known:
 
 
 class ProcessTable:
-    """A table of the processes that were seen; to be used by one thread.
-
-    Args:
-        clock: The time.
-        proc: The directory where the kernel lists processes.
-    """
+    """A table of the processes that were seen; to be used by one thread."""
 
     def __init__(self, clock: Clock, proc: Path = _PROC) -> None:
         self._clock, self._proc = clock, proc
@@ -65,13 +60,9 @@ class ProcessTable:
     def follow(
         self, gpus: Sequence[GpuInfo], slow_states: Sequence[SlowState]
     ) -> tuple[ProcessRow, ...]:
-        """Update the table from the drivers' latest lists; return the rows of `update`.
+        """Update the table from the drivers' latest lists, one a GPU; return the rows of `update`.
 
         Does nothing and returns an empty tuple if no driver listed processes since the last call.
-
-        Args:
-            gpus: The sampled GPUs.
-            slow_states: The slow state of each GPU, which holds the driver's list.
         """
         listed: dict[int, dict[str, int | None]] = {}
         is_new = False
@@ -90,9 +81,7 @@ class ProcessTable:
     ) -> tuple[ProcessRow, ...]:
         """Read processes from /proc; return the rows of those that live now or ended since.
 
-        Args:
-            listed: Memory in bytes by GPU of each process that a driver lists.
-            others: Further processes.
+        `listed` gives the memory in bytes by GPU of each process that a driver lists.
         """
         triple = self._clock.triple()
         ended_count = len(self._gone)
@@ -118,8 +107,10 @@ class ProcessTable:
             if known is not None:
                 self._end(pid, known, triple, None)
             return
-        row = known.row if known is not None else self._first(pid, ticks, triple)
-        is_settled = known is not None and known.is_settled
+        if known is None:
+            started_ns = None if ticks is None else self._start_unix_ns(ticks, triple)
+            known = _Known(ProcessRow(pid=pid, started_unix_ns=started_ns), ticks)
+        row, is_settled = known.row, known.is_settled
         if ticks is not None and not is_settled:
             row = self._read(row)
             # Between fork and exec a process has its parent's environment.
@@ -133,10 +124,6 @@ class ProcessTable:
         gone_ns = triple.unix_ns if ticks is None else self._start_unix_ns(ticks, triple)
         self._gone.append(replace(known.row, gone_unix_ns=min(gone_ns, triple.unix_ns)))
         del self._live[pid]
-
-    def _first(self, pid: int, ticks: int | None, triple: TimeTriple) -> ProcessRow:
-        started_ns = None if ticks is None else self._start_unix_ns(ticks, triple)
-        return ProcessRow(pid=pid, started_unix_ns=started_ns)
 
     def _start_unix_ns(self, ticks: int, triple: TimeTriple) -> int:
         """Convert a process's start, in clock ticks since boot, to Unix time in ns."""
@@ -207,8 +194,7 @@ def descendants(pid: int, proc: Path = _PROC) -> list[int]:
 def merged_processes(rows: Iterable[ProcessRow]) -> tuple[ProcessRow, ...]:
     """Merge rows noted over time into one per process; a later process ends the earlier of its pid.
 
-    Args:
-        rows: In the order in which they were noted.
+    The rows are in the order in which they were noted.
     """
     by_pid: dict[int, list[ProcessRow]] = {}
     for row in rows:

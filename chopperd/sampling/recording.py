@@ -35,12 +35,7 @@ _LONGEST_PROCESSES_NS: Final = 10 * NS_PER_S
 
 
 class Recorder:
-    """Records all GPUs from `start` to `finish`.
-
-    Args:
-        supervisor: Not yet started; the recorder starts, stops and closes it.
-        clock: The time.
-    """
+    """Records all GPUs from `start` to `finish`; starts, stops and closes the supervisor."""
 
     def __init__(self, supervisor: SamplerSupervisor, clock: Clock) -> None:
         self._supervisor = supervisor
@@ -81,8 +76,7 @@ class Recorder:
     def finish(self, timeout_s: float = 2.0) -> SampleSet:
         """Stop the sampler and the recording; return everything recorded.
 
-        Args:
-            timeout_s: How long to wait for the sampler; one that hangs is left alone.
+        A sampler that hangs for longer than the timeout is left alone.
         """
         try:
             left_pids = self._end(timeout_s)
@@ -135,28 +129,21 @@ class Recorder:
         with suppress(StoreError):  # the sampler is writing it: next time
             gpus = reader.description().gpus
             self._processes.follow(gpus, [reader.slow_state(slot) for slot in range(len(gpus))])
-        self._processes.update({}, set(descendants(os.getpid())) - self._own_pids())
-
-    def _own_pids(self) -> set[int]:
-        own = {self._supervisor.pid, *self._supervisor.left_pids} - {None}
-        return {pid for pid in own if pid is not None}
+        own = {self._supervisor.pid, *self._supervisor.left_pids}
+        self._processes.update({}, set(descendants(os.getpid())) - own)
 
     def _collected(self, left_pids: Sequence[int]) -> SampleSet:
         reader = self._supervisor.reader
         self._follow_processes(reader)
         description = reader.description()
-        statuses = [reader.status(slot) for slot in range(len(description.gpus))]
-        gpus = tuple(
-            gpu_samples(
-                recorded_gpu(gpu, reader.slow_state(slot)),
-                np.concatenate([np.zeros(0, RECORD), *self._chunks.get(slot, [])]),
-                self._triples,
-            )
-            for slot, gpu in enumerate(description.gpus)
-        )
-        invalid = [reader.slow_state(slot).invalid_count for slot in range(len(description.gpus))]
+        gpus, notes = [], list[Note]()
+        for slot, gpu in enumerate(description.gpus):
+            slow_state = reader.slow_state(slot)
+            records = np.concatenate([np.zeros(0, RECORD), *self._chunks.get(slot, [])])
+            gpus.append(gpu_samples(recorded_gpu(gpu, slow_state), records, self._triples))
+            notes += _notes(gpu, reader.status(slot), slow_state.invalid_count)
         return SampleSet(
-            gpus=gpus,
+            gpus=tuple(gpus),
             asked_hz=self._supervisor.settings.hz,
             started_unix_ns=self._started_unix_ns,
             simulated=description.simulated,
@@ -166,7 +153,7 @@ class Recorder:
             triples=tuple(self._triples),
             processes=self._processes.rows(),
             source="live",
-            notes=(*_notes(description.gpus, statuses, invalid), *self._own_notes(left_pids)),
+            notes=(*notes, *self._own_notes(left_pids)),
         )
 
     def _own_notes(self, left_pids: Sequence[int]) -> Iterator[Note]:
@@ -188,13 +175,10 @@ def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -
 
 
 def in_unix_time(records: Records, triples: Sequence[TimeTriple]) -> tuple[Records, Int64s]:
-    """Return records and their Unix times in ns, which rise strictly.
+    """Return records, (n,) of `RECORD` rising in time, and their Unix times in ns.
 
-    Where the wall clock was set back, records whose time was already passed are left out.
-
-    Args:
-        records: (n,) of `RECORD`, rising in time.
-        triples: At least one, where there are records.
+    The times rise strictly: where the wall clock was set back, records whose time was passed are
+    left out.
     """
     if not len(records):
         return records, np.zeros(0, np.int64)
@@ -231,24 +215,21 @@ def recorded_gpu(gpu: GpuInfo, slow_state: SlowState) -> GpuInfo:
     return replace(found, power_limit_w=None)
 
 
-def _notes(
-    gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus], invalid: Sequence[int]
-) -> Iterator[Note]:
-    """Yield notes on single GPUs: dropped values, losses, failed and missed reads, reduced rate."""
-    for gpu, status, dropped in zip(gpus, statuses, invalid, strict=True):
-        if dropped:
-            text = f"GPU {gpu.gpu}: {dropped} impossible values left out"
-            yield Note(code="invalid_readings", text=text)
-        failed = status.transient_count + status.unexpected_count
-        if status.losses_count:
-            yield Note(code="gpu_lost", text=f"GPU {gpu.gpu} was lost {status.losses_count} times")
-        if failed:
-            yield Note(code="reads_failed", text=f"GPU {gpu.gpu}: {failed} reads failed")
-        if status.pace is Pace.BUDGET:
-            hz = NS_PER_S / status.period_ns
-            text = f"GPU {gpu.gpu}: driver calls take long; sampled at {hz:.3g} Hz at the end"
-            yield Note(code="rate_reduced", text=text)
-        if status.missed_count:
-            due_count = status.ticks_count + status.missed_count
-            text = f"GPU {gpu.gpu}: {status.missed_count} of {due_count} reads missed"
-            yield Note(code="reads_missed", text=text)
+def _notes(gpu: GpuInfo, status: GpuStatus, dropped_count: int) -> Iterator[Note]:
+    """Yield notes on one GPU: dropped values, losses, failed and missed reads, reduced rate."""
+    if dropped_count:
+        text = f"GPU {gpu.gpu}: {dropped_count} impossible values left out"
+        yield Note(code="invalid_readings", text=text)
+    failed = status.transient_count + status.unexpected_count
+    if status.losses_count:
+        yield Note(code="gpu_lost", text=f"GPU {gpu.gpu} was lost {status.losses_count} times")
+    if failed:
+        yield Note(code="reads_failed", text=f"GPU {gpu.gpu}: {failed} reads failed")
+    if status.pace is Pace.BUDGET:
+        hz = NS_PER_S / status.period_ns
+        text = f"GPU {gpu.gpu}: driver calls take long; sampled at {hz:.3g} Hz at the end"
+        yield Note(code="rate_reduced", text=text)
+    if status.missed_count:
+        due_count = status.ticks_count + status.missed_count
+        text = f"GPU {gpu.gpu}: {status.missed_count} of {due_count} reads missed"
+        yield Note(code="reads_missed", text=text)

@@ -90,11 +90,7 @@ class SilenceWatch:
 
 
 class SamplerHealth:
-    """A sampler's signs of life, read from its memory file; none before it is laid out.
-
-    Args:
-        fd: The memory file; stays the caller's to close.
-    """
+    """A sampler's signs of life, read from its memory file, which stays the caller's to close."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -132,12 +128,7 @@ class SamplerHealth:
         return self._reader.description().failure
 
     def is_stuck(self, now_ns: int, hung_ns: int) -> bool:
-        """Whether the sampler shows no sign of life, or every GPU's driver call is too old.
-
-        Args:
-            now_ns: CLOCK_MONOTONIC.
-            hung_ns: Age of a driver call that is too old.
-        """
+        """Whether the sampler shows no sign of life, or every GPU's driver call is too old."""
         reader = self.reader
         if reader is None:
             return False

@@ -99,13 +99,8 @@ def staggered_schedule(
 ) -> Schedule:
     """Make the schedule of one of several GPUs; their starts are spread over one period.
 
-    Args:
-        start_mono_ns: Start of period 0 of the first GPU.
-        period_ns: Time between two reads of a GPU.
-        slow_period_ns: Time between two full reads of a GPU, rounded to whole periods.
-        seed: The recording's seed.
-        position: Which of the GPUs, from 0.
-        device_count: How many GPUs there are.
+    Period 0 of the first GPU (position 0) starts at `start_mono_ns`; `slow_period_ns`, the time
+    between two full reads, is rounded to whole periods.
     """
     return Schedule(
         start_mono_ns=start_mono_ns + position * period_ns // device_count,

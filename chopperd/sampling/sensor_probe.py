@@ -56,16 +56,11 @@ class ProbedGpu:
 
 
 class SensorReading:
-    """Collects values of several sensors that are read in turn.
-
-    Attributes:
-        driver_ns: Time in driver calls up to now.
-        answers: Whether any read gave a value.
-    """
+    """Collects values of several sensors that are read in turn."""
 
     def __init__(self, reads: Mapping[str, SensorRead], clock: Clock) -> None:
-        self.driver_ns = 0
-        self.answers = False
+        self.driver_ns = 0  # time in driver calls up to now
+        self.answers = False  # whether any read gave a value
         self._reads = reads
         self._clock = clock
         self._rows: dict[str, list[tuple[int, float]]] = {name: [] for name in reads}
@@ -99,16 +94,10 @@ class SensorReading:
 
 
 class SensorProbe:
-    """Measures the update periods of one GPU's sensors until all are known.
+    """Measures the update periods of one GPU's sensors until all are known, each `again_s`.
 
-    Args:
-        backend: The driver.
-        gpu: The GPU.
-        again_s: Time until the next probe, if one did not find all periods.
-        budget_ratio: Share of time that driver calls may take.
-        clock: The time.
-        stop: Set when sampling must end.
-        may_ask: Whether probes may make driver calls at a time (CLOCK_MONOTONIC, ns).
+    Driver calls may take the share `budget_ratio` of the time, and be made while `may_ask` of
+    CLOCK_MONOTONIC (ns) is true.
     """
 
     def __init__(
@@ -230,17 +219,13 @@ class SensorWatch:
         self._probes: list[SensorProbe] = []
         if again_s is None or not isinstance(backend, ReadsSensors):
             return
-        for gpu in gpus:
-            probe = SensorProbe(
-                backend,
-                gpu,
-                clock,
-                stop,
-                again_s=again_s,
-                budget_ratio=settings.budget_ratio,
-                may_ask=may_ask,
+        ratio = settings.budget_ratio
+        self._probes += (
+            SensorProbe(
+                backend, gpu, clock, stop, again_s=again_s, budget_ratio=ratio, may_ask=may_ask
             )
-            self._probes.append(probe)
+            for gpu in gpus
+        )
 
     @property
     def has_work(self) -> bool:
@@ -268,8 +253,7 @@ class SensorWatch:
 
 def _said(timing: Mapping[str, SensorTiming]) -> str:
     """Format the sensors' periods for the log."""
-    known = {name: each.period_ns for name, each in timing.items()}
     return ", ".join(
-        f"{name} {'unknown' if ns is None else f'{ns / NS_PER_MS:.3g} ms'}"
-        for name, ns in known.items()
+        f"{name} {'unknown' if each.period_ns is None else f'{each.period_ns / NS_PER_MS:.3g} ms'}"
+        for name, each in timing.items()
     )

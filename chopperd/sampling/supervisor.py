@@ -53,13 +53,8 @@ class SupervisorState(StrEnum):
 class SamplerSupervisor:
     """Starts, watches, restarts and stops the sampler process, and holds its shared memory.
 
-    Not to be used by several threads at once.
-
-    Args:
-        command: Starts the sampler; `--ring-fd N --settings JSON` is added to it.
-        settings: How to sample.
-        clock: The time.
-        policy: When to replace the process; None: the defaults.
+    Not to be used by several threads at once. To the command, `--ring-fd N --settings JSON` is
+    added.
     """
 
     def __init__(
@@ -70,10 +65,10 @@ class SamplerSupervisor:
         policy: RestartPolicy | None = None,
     ) -> None:
         self._command = tuple(command)
-        self._settings = settings
+        self.settings = settings
         self._clock = clock
         self._policy = policy or RestartPolicy()
-        self._state = SupervisorState.STOPPED
+        self.state = SupervisorState.STOPPED  # of the process at the last `poll`
         self._ring_fd = -1
         self._known_health: SamplerHealth | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,14 +78,9 @@ class SamplerSupervisor:
         self._asked_ns = 0
         self._awaited_generation = 0
         self._restart_ns = 0
-        self._restart_count = 0
+        self.restart_count = 0  # how many successors were started
         self._restarts = Restarts(self._policy)
         self._orders = OrderSender(clock)
-
-    @property
-    def settings(self) -> SamplerSettings:
-        """The sampler's settings."""
-        return self._settings
 
     @property
     def reader(self) -> "RingReader":
@@ -106,11 +96,6 @@ class SamplerSupervisor:
         return self._health.reader if self._ring_fd >= 0 else None
 
     @property
-    def state(self) -> SupervisorState:
-        """The state of the process at the last `poll`."""
-        return self._state
-
-    @property
     def failure(self) -> SamplerFailure | None:
         """Why the last process could not sample; None where it gave no reason, or one samples."""
         return self._restarts.failure
@@ -124,11 +109,6 @@ class SamplerSupervisor:
     def pid(self) -> int | None:
         """The pid of the present process; None between two."""
         return self._process.pid if self._process else None
-
-    @property
-    def restart_count(self) -> int:
-        """How many successors were started."""
-        return self._restart_count
 
     @property
     def left_pids(self) -> tuple[int, ...]:
@@ -163,12 +143,12 @@ class SamplerSupervisor:
         if self._may_launch():
             self._launch()
         else:
-            self._state = SupervisorState.DOWN
+            self.state = SupervisorState.DOWN
 
     def suspend(self) -> None:
         """Ask the sampler to end, and start none until `launch`; does not wait."""
         process, self._process = self._process, None
-        self._state = SupervisorState.STOPPED
+        self.state = SupervisorState.STOPPED
         if process is not None:
             self._ask_to_end(process)
             self._asked_ns = self._clock.mono_ns()
@@ -185,7 +165,7 @@ class SamplerSupervisor:
     def alive(self) -> bool:
         """Whether a sampler process exists that is not known to hang."""
         return (
-            self._state in {SupervisorState.STARTING, SupervisorState.RUNNING}
+            self.state in {SupervisorState.STARTING, SupervisorState.RUNNING}
             and self._process is not None
             and self._process.poll() is None
         )
@@ -193,28 +173,28 @@ class SamplerSupervisor:
     def poll(self) -> SupervisorState:
         """Check the process, handle its end or hang, start a successor if due. Call it often."""
         now_ns = self._clock.mono_ns()
-        if self._state is SupervisorState.STOPPED:
+        if self.state is SupervisorState.STOPPED:
             if now_ns - self._asked_ns > self._policy.hung_s * NS_PER_S:
                 self._abandon_ending()
-            return self._state
+            return self.state
         if self._process is None:
             if now_ns >= self._restart_ns and self._may_launch():
-                self._restart_count += 1
+                self.restart_count += 1
                 self._launch()
         elif self._process.poll() is not None:
             self._note_end(self._process, now_ns)
         else:
             self._look_for_hang(self._process, now_ns)
-        return self._state
+        return self.state
 
     def stop(self, timeout_s: float = 2.0) -> tuple[int, ...]:
         """Stop the sampler; return the pids of processes that did not end and were left alone.
 
         The shared memory stays readable until `close`. A second call does nothing.
         """
-        if self._state is SupervisorState.STOPPED and self._ending is None:
+        if self.state is SupervisorState.STOPPED and self._ending is None:
             return self.left_pids
-        if self._state is not SupervisorState.STOPPED:
+        if self.state is not SupervisorState.STOPPED:
             self.suspend()
         if self._ending is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -250,8 +230,8 @@ class SamplerSupervisor:
         """Start a process; its standard input is the lifeline that closes when this one ends."""
         self._awaited_generation = self._known_health.generation + 1 if self._known_health else 1
         self._launched_ns = self._clock.mono_ns()
-        self._state = SupervisorState.STARTING
-        arguments = ["--ring-fd", str(self._ring_fd), *self._settings.to_argv()]
+        self.state = SupervisorState.STARTING
+        arguments = ["--ring-fd", str(self._ring_fd), *self.settings.to_argv()]
         try:
             self._process = subprocess.Popen(
                 [*self._command, *arguments],
@@ -283,11 +263,11 @@ class SamplerSupervisor:
 
     def _is_running(self) -> bool:
         """Whether the process launched last samples; sets the state to `RUNNING` once it does."""
-        is_starting = self._state is SupervisorState.STARTING
+        is_starting = self.state is SupervisorState.STARTING
         if is_starting and self._health.samples(self._awaited_generation):
-            self._state = SupervisorState.RUNNING
+            self.state = SupervisorState.RUNNING
             self._restarts.note_running()
-        return self._state is SupervisorState.RUNNING
+        return self.state is SupervisorState.RUNNING
 
     def _reported_failure(self) -> str | None:
         """Return the reported reason why the last process could not sample; None if it did."""
@@ -345,7 +325,7 @@ class SamplerSupervisor:
 
     def _plan_restart(self) -> float:
         """Set when the next process starts; return the pause before it in s."""
-        self._state = SupervisorState.WAITING
+        self.state = SupervisorState.WAITING
         now_ns = self._clock.mono_ns()
         pause_s = self._restarts.pause_s((now_ns - self._launched_ns) / NS_PER_S)
         self._restart_ns = now_ns + round(pause_s * NS_PER_S)
@@ -353,24 +333,24 @@ class SamplerSupervisor:
 
     def _look_for_hang(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         if not self._is_hung(now_ns):
-            if self._state is SupervisorState.DOWN:
-                self._state = SupervisorState.RUNNING
+            if self.state is SupervisorState.DOWN:
+                self.state = SupervisorState.RUNNING
             return
         if self.left_pids:
-            if self._state is not SupervisorState.DOWN:
+            if self.state is not SupervisorState.DOWN:
                 logger.error("sampler process %d hangs too%s", process.pid, self.calls())
-            self._state = SupervisorState.DOWN
+            self.state = SupervisorState.DOWN
             return
         logger.error("sampler process %d hangs%s; another takes over", process.pid, self.calls())
         self._ask_to_end(process)
         self._left.append(process)
         self._process = None
-        self._restart_count += 1
+        self.restart_count += 1
         self._launch()
 
     def _is_hung(self, now_ns: int) -> bool:
         """Whether the process does not start, shows no sign of life, or only waits for drivers."""
-        if not self._is_running() and self._state is not SupervisorState.DOWN:
+        if not self._is_running() and self.state is not SupervisorState.DOWN:
             return now_ns - self._launched_ns > self._policy.start_s * NS_PER_S
         return self._health.is_stuck(now_ns, round(self._policy.hung_s * NS_PER_S))
 

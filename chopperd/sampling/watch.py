@@ -19,10 +19,9 @@ from chopperd.devices.base import (
     ListsProcesses,
     NoticesChanges,
 )
-from chopperd.model.devices import GpuInfo
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import GpuState
-from chopperd.sampling.memory.slow_state import SlowStateWriter
+from chopperd.sampling.sensor_probe import ProbedGpu
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
 
@@ -40,26 +39,18 @@ _SOON_NS: Final = 3 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedGpu:
+class WatchedGpu(ProbedGpu):
     """A GPU as the back end knows it, its label, and its parts of the shared memory."""
 
-    device: GpuInfo
     label: str
     gpu: GpuWriter
-    slow_state: SlowStateWriter
 
 
 class DriverWatch:
     """Makes the rare driver calls (processes, faults, changes) that the back end supports.
 
-    Args:
-        backend: The driver.
-        gpus: All GPUs that are sampled.
-        settings: How often to make each call.
-        clock: The time.
-        stop: Set when sampling must end.
-        on_change: Called with a message that says which GPUs came or went.
-        may_ask: Whether rare driver calls may be made at a time (CLOCK_MONOTONIC, ns).
+    `on_change` gets a message that says which GPUs came or went; `may_ask` tells whether such calls
+    may be made at a time (CLOCK_MONOTONIC, ns).
     """
 
     def __init__(
@@ -154,10 +145,8 @@ class DriverWatch:
         for each in self._gpus:
             is_new = each.gpu.state is GpuState.LOST and each.label not in self._explained
             if all_gpus or is_new:
-                if each.gpu.state is GpuState.LOST:
-                    self._explained.add(each.label)
-                else:
-                    self._explained.discard(each.label)
+                is_lost = each.gpu.state is GpuState.LOST
+                (self._explained.add if is_lost else self._explained.discard)(each.label)
                 trouble = self._timed(each, partial(backend.trouble, each.device))
                 each.slow_state.write_trouble(trouble)
                 self._log(each.label, trouble)
@@ -167,10 +156,8 @@ class DriverWatch:
         if trouble == self._logged.get(label):
             return
         self._logged[label] = trouble
-        if trouble is None:
-            logger.warning("GPU %s: the driver reports no fault any more", label)
-        else:
-            logger.warning("GPU %s: %s", label, trouble)
+        text = "the driver reports no fault any more" if trouble is None else trouble
+        logger.warning("GPU %s: %s", label, text)
 
     def _notice_changes(self) -> None:
         backend = self._backend

@@ -75,7 +75,7 @@ def findings(log: LoadLog, samples: SampleSet, gpu: str) -> Findings:
         driver=samples.driver,
         simulated=samples.simulated,
         asked_hz=samples.asked_hz,
-        kept_hz=_kept_hz(t_ns),
+        kept_hz=1e9 / float(np.median(np.diff(t_ns))) if len(t_ns) > 1 else None,
         verdict=verdict(log.phases, t_ns, own.sm_clock_mhz),
         operands={
             operand: _figures([p for p in log.phases if p.operand == operand], t_ns, own)
@@ -97,10 +97,6 @@ def mono_from_unix(t_unix_ns: Int64s, triples: Sequence[TimeTriple]) -> Int64s:
     shift_ns = np.interp(t_unix_ns - unix_ns[0], unix_ns - unix_ns[0], apart_ns - base_ns)
     mono_ns: Int64s = t_unix_ns + base_ns + np.rint(shift_ns).astype(np.int64)
     return mono_ns
-
-
-def _kept_hz(t_ns: Int64s) -> float | None:
-    return 1e9 / float(np.median(np.diff(t_ns))) if len(t_ns) > 1 else None
 
 
 def _figures(phases: Sequence[Phase], t_ns: Int64s, own: GpuSamples) -> OperandFigures:
@@ -177,13 +173,21 @@ def render_findings(found: Findings) -> Group:
         f"cycles, random over zeros  {_ratio(verdict.cycles)}  (1: the clock explains the time)",
         "",
     ]
+    gpu = found.gpu
+    periods_ns = {
+        "clock": gpu.sm_clock_period_ns,
+        "power": gpu.power_period_ns,
+        "energy": gpu.energy_period_ns,
+    }
     after = [
         "",
         f"lag behind the load: clock {_behind(found.clock_lag)}; power {_behind(found.power_lag)}",
         "sensor periods found by the sampler: "
-        + ", ".join(f"{name} {_period(period)}" for name, period in _periods(found)),
+        + ", ".join(f"{name} {_ms(ns, 1, 'not found')}" for name, ns in periods_ns.items()),
         "changes seen every: "
-        + ", ".join(f"{name} {_ms(change)}" for name, change in found.change_ns.items()),
+        + ", ".join(
+            f"{name} {_ms(ns, 0, 'too seldom to say')}" for name, ns in found.change_ns.items()
+        ),
     ]
     return Group(Text("\n".join(map(visible, lines))), _operands(found), Text("\n".join(after)))
 
@@ -195,21 +199,16 @@ def _operands(found: Findings) -> RenderableType:
             column, justify="left" if column in {"operand", "limits seen"} else "right"
         )
     for name, figures in found.operands.items():
-        table.add_row(name, *_cells(figures))
+        product_ms = None if figures.product_ns is None else figures.product_ns / NS_PER_MS
+        causes = [f"{label} {100 * share:.0f} %" for label, share in figures.cause_ratio.items()]
+        table.add_row(
+            name,
+            str(figures.products_count),
+            *map(_number, (product_ms, figures.clock_mhz, figures.power_w)),
+            str(figures.samples_count),
+            ", ".join(causes) or "none",
+        )
     return table
-
-
-def _cells(figures: OperandFigures) -> tuple[str, ...]:
-    product_ms = None if figures.product_ns is None else figures.product_ns / NS_PER_MS
-    causes = [f"{label} {100 * share:.0f} %" for label, share in figures.cause_ratio.items()]
-    return (
-        str(figures.products_count),
-        _number(product_ms),
-        _number(figures.clock_mhz),
-        _number(figures.power_w),
-        str(figures.samples_count),
-        ", ".join(causes) or "none",
-    )
 
 
 def _number(value: float | None) -> str:
@@ -222,21 +221,8 @@ def _ratio(ratio: Ratio | None) -> str:
     return f"{ratio.value_ratio:.4f} [{ratio.low_ratio:.4f}, {ratio.high_ratio:.4f}]"
 
 
-def _ms(value_ns: int | None) -> str:
-    return "too seldom to say" if value_ns is None else f"{value_ns / NS_PER_MS:.0f} ms"
-
-
-def _periods(found: Findings) -> tuple[tuple[str, int | None], ...]:
-    gpu = found.gpu
-    return (
-        ("clock", gpu.sm_clock_period_ns),
-        ("power", gpu.power_period_ns),
-        ("energy", gpu.energy_period_ns),
-    )
-
-
-def _period(period_ns: int | None) -> str:
-    return "not found" if period_ns is None else f"{period_ns / NS_PER_MS:.1f} ms"
+def _ms(value_ns: int | None, digits: int, missing: str) -> str:
+    return missing if value_ns is None else f"{value_ns / NS_PER_MS:.{digits}f} ms"
 
 
 def _behind(lag: LagEstimate) -> str:

@@ -12,7 +12,8 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from types import ModuleType
+from typing import Final, NamedTuple
 
 _NS_PER_S: Final = 1_000_000_000
 #: Length of a batch of products, which is timed as one so that launch costs do not show.
@@ -24,16 +25,22 @@ _MEMORY_RATIO: Final = 0.125
 _CPU_SIZE: Final = 256
 
 
-class _Products(Protocol):
-    """Matrix products on one device."""
+class _Products:
+    """Products of each operand with itself on one device, into one preallocated matrix."""
+
+    def __init__(
+        self, torch: ModuleType, operands: dict[str, object], finish: Callable[[], object]
+    ) -> None:
+        self._operands = operands
+        self._multiply = torch.matmul
+        self._result = torch.empty_like(operands["zeros"])
+        self.finish = finish  # waits until all started products are done
 
     def multiply(self, operand: str, count: int) -> None:
         """Start this many products of this operand, without waiting."""
-        ...
-
-    def finish(self) -> None:
-        """Wait until all started products are done."""
-        ...
+        matrix = self._operands[operand]
+        for _ in range(count):
+            self._multiply(matrix, matrix, out=self._result)
 
 
 class _Options(NamedTuple):
@@ -134,52 +141,40 @@ def _open(options: _Options) -> _Products:
         LookupError: torch does not see the GPU.
         RuntimeError: torch can't use the device.
     """
-    importlib.import_module("torch")
-    return _cpu() if options.device == "cpu" else _cuda(options.uuid)
+    torch = importlib.import_module("torch")
+    return _cpu(torch) if options.device == "cpu" else _cuda(torch, options.uuid)
 
 
-def _cpu() -> _Products:
-    import torch  # noqa: PLC0415 - its absence is reported as a line
-
+def _cpu(torch: ModuleType) -> _Products:
     torch.set_num_threads(1)
-    _ready(device="cpu", torch_version=str(torch.__version__), dtype="float32", size=_CPU_SIZE)
-    return _made(
-        {"zeros": torch.zeros(_CPU_SIZE, _CPU_SIZE), "random": torch.randn(_CPU_SIZE, _CPU_SIZE)},
-        finish=lambda: None,
-    )
+    size, version = _CPU_SIZE, str(torch.__version__)
+    _say(event="ready", device="cpu", torch=version, dtype="float32", size=size)
+    operands = {"zeros": torch.zeros(size, size), "random": torch.randn(size, size)}
+    return _Products(torch, operands, finish=lambda: None)
 
 
-def _cuda(uuid: str | None) -> _Products:
-    import torch  # noqa: PLC0415 - its absence is reported as a line
-
-    if not torch.cuda.is_available():
+def _cuda(torch: ModuleType, uuid: str | None) -> _Products:
+    cuda = torch.cuda
+    if not cuda.is_available():
         raise LookupError("torch sees no CUDA device")
-    index = _index_of(uuid, _uuids())
-    torch.cuda.set_device(index)
-    free_bytes, _ = torch.cuda.mem_get_info()
-    size = _size(free_bytes)
+    index = _index_of(uuid, _uuids(torch))
+    cuda.set_device(index)
+    free_bytes, _ = cuda.mem_get_info()
+    size, version = _size(free_bytes), str(torch.__version__)
     operands = {
-        "zeros": torch.zeros(size, size, dtype=torch.bfloat16, device="cuda"),
-        "random": torch.randn(size, size, dtype=torch.bfloat16, device="cuda"),
+        name: make(size, size, dtype=torch.bfloat16, device="cuda")
+        for name, make in (("zeros", torch.zeros), ("random", torch.randn))
     }
-    _ready(
-        device=torch.cuda.get_device_name(index),
-        torch_version=str(torch.__version__),
-        dtype="bfloat16",
-        size=size,
-    )
-    return _made(operands, finish=torch.cuda.synchronize)
+    device = cuda.get_device_name(index)
+    _say(event="ready", device=device, torch=version, dtype="bfloat16", size=size)
+    return _Products(torch, operands, finish=cuda.synchronize)
 
 
-def _uuids() -> list[str | None]:
+def _uuids(torch: ModuleType) -> list[str | None]:
     """Return the UUIDs of torch's devices; None for each whose UUID torch does not report."""
-    import torch  # noqa: PLC0415 - its absence is reported as a line
-
-    found: list[str | None] = []
-    for index in range(torch.cuda.device_count()):
-        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-        found.append(None if uuid is None else str(uuid))
-    return found
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    uuids = (getattr(device, "uuid", None) for device in devices)
+    return [None if uuid is None else str(uuid) for uuid in uuids]
 
 
 def _index_of(uuid: str | None, found: list[str | None]) -> int:
@@ -203,28 +198,6 @@ def _size(free_bytes: int) -> int:
     """Return the rows of square matrices that leave most of the memory free."""
     fits = int((free_bytes * _MEMORY_RATIO / (3 * 2)) ** 0.5)
     return max(_MULTIPLE, min(_LARGEST, fits // _MULTIPLE * _MULTIPLE))
-
-
-def _made(operands: "dict[str, object]", finish: Callable[[], object]) -> _Products:
-    """Make products of each operand with itself, into one preallocated matrix."""
-    import torch  # noqa: PLC0415 - its absence is reported as a line
-
-    result = torch.empty_like(operands["zeros"])
-
-    class Made:
-        def multiply(self, operand: str, count: int) -> None:
-            matrix = operands[operand]
-            for _ in range(count):
-                torch.matmul(matrix, matrix, out=result)
-
-        def finish(self) -> None:
-            finish()
-
-    return Made()
-
-
-def _ready(*, device: str, torch_version: str, dtype: str, size: int) -> None:
-    _say(event="ready", device=device, torch=torch_version, dtype=dtype, size=size)
 
 
 def _say(**values: object) -> None:

@@ -1,6 +1,5 @@
 """The protocol of the self-test's load: its command line, and the lines that it prints."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -131,8 +130,5 @@ class LoadPlan:
             "--pulse-s": self.pulse_s,
             **({"--uuid": self.uuid} if self.uuid else {}),
         }
-        return [python, "-P", str(script), *_flat(named)]
-
-
-def _flat(named: dict[str, object]) -> Sequence[str]:
-    return [str(part) for pair in named.items() for part in pair]
+        flat = [str(part) for pair in named.items() for part in pair]
+        return [python, "-P", str(script), *flat]

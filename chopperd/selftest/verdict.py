@@ -58,43 +58,36 @@ class Verdict:
     cycles: Ratio | None = None  # time over clock ratio: 1 where the clock explains the time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """Means over parts of one operand's phases."""
-
-    product_ns: Float64s  # (b,) float64, time of a product
-    clock_mhz: Float64s  # (b,) float64, mean of the samples inside; NaN where there are too few
-
-
 def verdict(phases: list[Phase], t_mono_ns: Int64s, clock_mhz: Float64s) -> Verdict:
     """Compare the times and clocks of random data with those of zeros.
 
     Each phase is cut into 5 blocks. Time, clock and their product of a block are taken as
     logarithms, whose means over an operand's blocks are compared by Student's t; the clock's step
-    widens what rests on it.
-
-    Args:
-        phases: The phases of both operands.
-        t_mono_ns: (n,) int64, when the clock was sampled, rising.
-        clock_mhz: (n,) float64, NaN where it was not reported.
+    widens what rests on it. The clock, (n,) and NaN where it was not reported, was sampled at
+    `t_mono_ns`, (n,) rising.
     """
-    zeros, random = (_blocks(phases, each, t_mono_ns, clock_mhz) for each in ("zeros", "random"))
-    if min(len(zeros.product_ns), len(random.product_ns)) < BLOCKS_A_PHASE:
+    (zeros_ns, zeros_mhz), (random_ns, random_mhz) = (
+        _blocks(phases, each, t_mono_ns, clock_mhz) for each in ("zeros", "random")
+    )
+    if min(len(zeros_ns), len(random_ns)) < BLOCKS_A_PHASE:
         return Verdict(outcome=Outcome.UNKNOWN, meaning="the load timed too few products")
-    time = _ratio(random.product_ns, zeros.product_ns)
-    if np.isnan(zeros.clock_mhz).any() or np.isnan(random.clock_mhz).any():
+    time = _ratio(random_ns, zeros_ns)
+    if np.isnan(zeros_mhz).any() or np.isnan(random_mhz).any():
         meaning = "the clock was not sampled in all of the load"
         return Verdict(outcome=Outcome.UNKNOWN, meaning=meaning, time=time)
-    step = sum(CLOCK_STEP_MHZ / 2 / each.clock_mhz.mean() for each in (zeros, random))
-    clock = _ratio(zeros.clock_mhz, random.clock_mhz, step)
-    cycles = _ratio(random.product_ns * random.clock_mhz, zeros.product_ns * zeros.clock_mhz, step)
+    step = sum(CLOCK_STEP_MHZ / 2 / each.mean() for each in (zeros_mhz, random_mhz))
+    clock = _ratio(zeros_mhz, random_mhz, step)
+    cycles = _ratio(random_ns * random_mhz, zeros_ns * zeros_mhz, step)
     outcome = _outcome(time, clock, cycles)
     return Verdict(
         outcome=outcome, meaning=_meaning(outcome, cycles), time=time, clock=clock, cycles=cycles
     )
 
 
-def _blocks(phases: list[Phase], operand: str, t_mono_ns: Int64s, clock_mhz: Float64s) -> Blocks:
+def _blocks(
+    phases: list[Phase], operand: str, t_mono_ns: Int64s, clock_mhz: Float64s
+) -> tuple[Float64s, Float64s]:
+    """Return time of a product and mean clock (NaN: too few samples) of parts of the phases."""
     product_ns, mean_mhz = [], []
     for phase in phases:
         edges_ns = np.array(phase.edge_mono_ns, np.int64)
@@ -105,7 +98,7 @@ def _blocks(phases: list[Phase], operand: str, t_mono_ns: Int64s, clock_mhz: Flo
             took_ns = int(edges_ns[last] - edges_ns[first])
             product_ns.append(took_ns / ((last - first) * phase.products_a_batch))
             mean_mhz.append(_mean(t_mono_ns, clock_mhz, int(edges_ns[first]), int(edges_ns[last])))
-    return Blocks(product_ns=np.array(product_ns), clock_mhz=np.array(mean_mhz))
+    return np.array(product_ns), np.array(mean_mhz)
 
 
 def _mean(t_ns: Int64s, values: Float64s, start_ns: int, end_ns: int) -> float:

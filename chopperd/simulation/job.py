@@ -52,11 +52,7 @@ def kernel_columns(program: Program) -> KernelColumns:
 
 
 def rank_step(columns: KernelColumns, run: StepRun, rank: int, max_mhz: float) -> RankStep:
-    """Compute when each kernel of one rank's step was launched, began and ended.
-
-    Raises:
-        ValueError: The node runs no job.
-    """
+    """Compute when each kernel of one rank's step was launched, began and ended."""
     timing = run.timing
     if timing is None:
         raise ValueError("an idle node has no ranks")

@@ -199,11 +199,7 @@ class Played(NamedTuple):
 
 
 class SimulatedNode:
-    """The simulated node of a spec. Not safe for calls from several threads at once.
-
-    Raises:
-        ConfigError: The preset is unknown.
-    """
+    """The simulated node of a spec. Not safe for calls from several threads at once."""
 
     def __init__(self, spec: SimulationSpec) -> None:
         preset = node_preset(spec.preset)

@@ -27,11 +27,7 @@ class StepFunction:
         object.__setattr__(self, "cumulative", np.concatenate(([0.0], total)))
 
     def cell(self, t_ns: Int64s) -> Int64s:
-        """Return the index of the cell that holds each time.
-
-        Raises:
-            ValueError: A time lies outside `[edges_ns[0], edges_ns[-1]]`.
-        """
+        """Return the index of the cell that holds each time; ValueError outside of the span."""
         if t_ns.size and not self.edges_ns[0] <= t_ns.min() <= t_ns.max() <= self.edges_ns[-1]:
             raise ValueError("a time lies outside the simulated span")
         at = np.searchsorted(self.edges_ns, t_ns, side="right") - 1

@@ -92,12 +92,7 @@ class AmdBackend(ABC, Generic[T]):
         return self._devices
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """Read a GPU's sensors once, and store a loss. A partition's reading is empty.
-
-        Raises:
-            TransientDeviceError: This read failed; the next may succeed.
-            DeviceLostError: The GPU is gone, or is not one of this back end's.
-        """
+        """Read a GPU's sensors once, and store a loss. A partition's reading is empty."""
         gpu = self._gpu(device)
         if gpu is None:
             return DeviceReading()
@@ -129,11 +124,7 @@ class AmdBackend(ABC, Generic[T]):
         return sensor_reads(source, device.power_source, self.vendor_error)
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
-        """Make each call for a GPU and return what it answers and how long it takes; slow.
-
-        Raises:
-            DeviceLostError: The GPU is gone, or is not one of this back end's.
-        """
+        """Make each call for a GPU and return what it answers and how long it takes; slow."""
         gpu = self._gpu(device)
         if gpu is None:
             error = f"reported by its card, GPU {device.parent}"

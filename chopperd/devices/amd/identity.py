@@ -57,9 +57,6 @@ def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
     Nodes whose properties may not be read (hidden from this container by a device cgroup) are left
     out and not counted, as in HSA's own library.
 
-    Args:
-        sysfs: The root of sysfs.
-
     Partitions of a card share its PCI address, and have their number in bits 28 to 31 of the
     location or, in some releases, in its lowest bits. Source: drivers/gpu/drm/amd/amdkfd/
     kfd_topology.c of Linux.

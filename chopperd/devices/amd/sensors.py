@@ -58,11 +58,6 @@ class AmdSensors:
 
     One call fetches the block, from which fast reads take all that changes quickly: it costs no
     more than the clock alone. What a device lacks is probed again each minute, by full reads only.
-
-    Args:
-        source: Fetches the block.
-        traits: What is known of the GPU before its first read.
-        faults: Counts failures, and stores which call each field is read by.
     """
 
     def __init__(self, source: MetricsSource, traits: GpuTraits, faults: DeviceFaults) -> None:
@@ -112,12 +107,7 @@ class AmdSensors:
         return self._energy_check.verdict is Verdict.RIGHT
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """Read the sensors once; fields that are absent or failed are None.
-
-        Raises:
-            TransientDeviceError: Calls failed, and not one field was read.
-            DeviceLostError: The GPU is gone.
-        """
+        """Read the sensors once; fields that are absent or failed are None."""
         self._faults.begin_read()
         if scope is ReadScope.FULL:
             now_ns = self._faults.clock.mono_ns()
@@ -301,19 +291,11 @@ class FalseBits:
     """Finds bits of temperature limits that are set where no such limit can be in force.
 
     On Navi 31 and 48 the hotspot's bit is always set, also when idle at 37 C.
-
-    Attributes:
-        bits: Bits found to be false, which are ignored on this GPU from now on.
-        is_in_doubt: Whether bits are suspect, which the next reads confirm or clear.
-
-    Args:
-        label: The GPU's label.
-        limit_c: Temperature at which the chip slows down; None if not known.
     """
 
     def __init__(self, label: str, limit_c: float | None) -> None:
-        self.bits = 0
-        self.is_in_doubt = False
+        self.bits = 0  # found to be false: ignored on this GPU from now on
+        self.is_in_doubt = False  # whether bits are suspect, which the next reads confirm or clear
         self._label = label
         self._limit_c = limit_c
         self._suspects = 0

@@ -43,58 +43,50 @@ class Sensor:
     methods: tuple[Method, ...]
 
 
+def _sensor(name: str, bounds: Bounds, *methods: Method) -> Sensor:
+    return Sensor(name=name, bounds=bounds, methods=methods)
+
+
 DIE_CLOCKS: Final = "current_gfxclks"
 #: The clock of a chip with one die; on a chip with several it is that of the first die.
-ONE_CLOCK: Final = Sensor(
-    name="sm_clock_mhz",
-    bounds=plausible.CLOCK_MHZ,
-    methods=(Method(metric="current_gfxclk", unit="MHz"),),
+ONE_CLOCK: Final = _sensor(
+    "sm_clock_mhz", plausible.CLOCK_MHZ, Method(metric="current_gfxclk", unit="MHz")
 )
 #: MI200 and older report only an average, over a time that is not documented; MI300 only the
 #: instantaneous power. A card that reports both (Radeon) is read by the latter.
-POWER: Final = Sensor(
-    name="power_w",
-    bounds=plausible.POWER_W,
-    methods=(
-        Method(metric="current_socket_power", unit="W", source=POWER_INSTANT),
-        Method(metric="average_socket_power", unit="W", source=POWER_AVERAGE),
-    ),
+POWER: Final = _sensor(
+    "power_w",
+    plausible.POWER_W,
+    Method(metric="current_socket_power", unit="W", source=POWER_INSTANT),
+    Method(metric="average_socket_power", unit="W", source=POWER_AVERAGE),
 )
-ENERGY: Final = Sensor(
-    name="energy_j",
-    bounds=plausible.ENERGY_J,
-    methods=(
-        Method(
-            metric="energy_accumulator",
-            per_unit=COUNTS_PER_JOULE,
-            unit="2^-16 J",
-            absent=2**32 - 1,  # written by Radeon's driver into the 64 bits
-        ),
+ENERGY: Final = _sensor(
+    "energy_j",
+    plausible.ENERGY_J,
+    Method(
+        metric="energy_accumulator",
+        per_unit=COUNTS_PER_JOULE,
+        unit="2^-16 J",
+        absent=2**32 - 1,  # written by Radeon's driver into the 64 bits
     ),
 )
 # A sensor that does not exist reads 0 in some versions.
-TEMPERATURE: Final = Sensor(
-    name="temperature_c",
-    bounds=plausible.MEMORY_TEMPERATURE_C,
-    methods=(
-        Method(metric="temperature_hotspot", unit="C"),
-        Method(metric="temperature_edge", unit="C"),
-    ),
+TEMPERATURE: Final = _sensor(
+    "temperature_c",
+    plausible.MEMORY_TEMPERATURE_C,
+    Method(metric="temperature_hotspot", unit="C"),
+    Method(metric="temperature_edge", unit="C"),
 )
-MEM_CLOCK: Final = Sensor(
-    name="mem_clock_mhz",
-    bounds=plausible.CLOCK_MHZ,
-    methods=(Method(metric="current_uclk", unit="MHz"),),
+MEM_CLOCK: Final = _sensor(
+    "mem_clock_mhz", plausible.CLOCK_MHZ, Method(metric="current_uclk", unit="MHz")
 )
-ACTIVITY: Final = Sensor(
-    name="activity_ratio",
-    bounds=plausible.RATIO,
-    methods=(Method(metric="average_gfx_activity", per_unit=100, unit="%"),),
+ACTIVITY: Final = _sensor(
+    "activity_ratio", plausible.RATIO, Method(metric="average_gfx_activity", per_unit=100, unit="%")
 )
-MEMORY_TEMPERATURE: Final = Sensor(
-    name="temperature_memory_c",
-    bounds=plausible.MEMORY_TEMPERATURE_C,
-    methods=(Method(metric="temperature_mem", unit="C"),),
+MEMORY_TEMPERATURE: Final = _sensor(
+    "temperature_memory_c",
+    plausible.MEMORY_TEMPERATURE_C,
+    Method(metric="temperature_mem", unit="C"),
 )
 #: What every read takes from the block besides clocks, power and energy; what only full reads take.
 SLOW: Final = (MEM_CLOCK, TEMPERATURE, ACTIVITY)

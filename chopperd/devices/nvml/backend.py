@@ -123,10 +123,6 @@ class NvmlBackend:
         """Read a GPU's sensors once; a lost GPU is first searched for again by its UUID.
 
         A loss is stored until the GPU is found again.
-
-        Raises:
-            TransientDeviceError: This read failed; the next may succeed.
-            DeviceLostError: The GPU is gone, or is not one of this back end's.
         """
         gpu = self._gpus.get(device.uuid)
         if gpu is None or gpu.sensors is None:
@@ -151,11 +147,7 @@ class NvmlBackend:
         return None if gpu is None or gpu.sensors is None else gpu.sensors.read_plan(scope)
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
-        """Make each call for a GPU and return what it answers and how long it takes; slow.
-
-        Raises:
-            DeviceLostError: The GPU is gone, or is not one of this back end's.
-        """
+        """Make each call for a GPU and return what it answers and how long it takes; slow."""
         driver = Driver(self._nvml, self._handle(device))
         prober = FieldProber(faults=self._gpus[device.uuid].faults, calls_count=calls_count)
         board = () if device.parent else board_probes(driver, prober, self._limit_fields)
@@ -175,12 +167,7 @@ class NvmlBackend:
             return None
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """List the compute processes on a GPU or instance; None if the driver does not report them.
-
-        Raises:
-            TransientDeviceError: The call failed this time.
-            DeviceLostError: The GPU is gone.
-        """
+        """List the compute processes on a GPU or instance; None if the driver reports none."""
         gpu = self._gpus.get(device.uuid)
         return gpu.health.processes() if gpu else None
 

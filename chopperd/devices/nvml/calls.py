@@ -223,11 +223,7 @@ class FieldReader:
         return request
 
     def fetch(self, request: FieldRequest) -> None:
-        """Make a request; a failure is counted and stored, and `number` raises it.
-
-        Raises:
-            DeviceLostError: The driver says that the device is gone.
-        """
+        """Make a request; a failure is stored, and `number` raises it; raises DeviceLostError."""
         self._request = request
         self._failure = None
         try:

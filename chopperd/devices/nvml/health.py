@@ -170,10 +170,6 @@ class DeviceHealth:
 
         On a card in MIG mode, the driver reports those of its instances only to privileged users.
 
-        Raises:
-            TransientDeviceError: The call failed this time.
-            DeviceLostError: The GPU is gone.
-
         Source: nvmlDeviceGetComputeRunningProcesses_v3, before driver 510 ..._v2; pids are of the
         initial pid namespace. Processes that only draw are not among them. The calls take the
         driver's lock.

@@ -32,12 +32,7 @@ def read_plan(board: "Board", scope: ReadScope, *, with_energy: bool) -> ReadPla
     """Return the plan of a read, or None if `read` must be called instead.
 
     None while a field neither answers nor is known to be absent, where one is not read by a driver
-    call, and where there is nothing to read.
-
-    Args:
-        board: The channels of the GPU.
-        scope: Which fields to read: those of fast or of full reads.
-        with_energy: Whether the energy counter has passed its check.
+    call, and where there is nothing to read. `with_energy`: the energy counter passed its check.
     """
     board.arrange()
     is_full = scope is ReadScope.FULL

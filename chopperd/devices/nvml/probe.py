@@ -37,10 +37,8 @@ _MOST_BUFFER_CALLS: Final = 3
 def buffered_times_us(driver: Driver, sampling_type: int) -> list[int]:
     """Return times of the driver's stored samples of a type, in its order; us since 1970.
 
-    Raises:
-        NVMLError: There are none, or no such type.
-
-    Source: nvmlDeviceGetSamples, first for the count, then for the samples.
+    Raises NVMLError if there are none. Source: nvmlDeviceGetSamples, first for the count, then for
+    the samples.
     """
     function = driver.function(OPERATION)
     value_type, count = c_int(), c_uint()

@@ -217,12 +217,7 @@ class NvmlSensors:
         return self._board.memory.is_absent
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """Read the sensors once; fields that are absent or failed are None.
-
-        Raises:
-            TransientDeviceError: Calls failed, and not one field was read.
-            DeviceLostError: The driver says that the GPU is gone.
-        """
+        """Read the sensors once; fields that are absent or failed are None."""
         self._faults.begin_read()
         reading = self._full() if scope is ReadScope.FULL else self._fast()
         failure = self._faults.transient
@@ -343,12 +338,7 @@ class InstanceSensors(NvmlSensors):
         self._has_answered = False
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """Read the instance's memory if `scope` is full; else return an empty reading.
-
-        Raises:
-            TransientDeviceError: The call failed.
-            DeviceLostError: The instance is gone, alone or with its card.
-        """
+        """Read the instance's memory if `scope` is full; else return an empty reading."""
         reading = super().read(scope)
         if reading.memory_used_bytes is not None:
             self._has_answered = True

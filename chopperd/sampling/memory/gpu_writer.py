@@ -55,13 +55,9 @@ class GpuWriter:
     Nothing is written once another writer process has taken over, so that a driver call that
     returns after hours harms nothing. Counts are in a private head, copied from the writer before,
     and are published with the next record.
-
-    Attributes:
-        head: The words of the head, in the order of `STATUS`.
-        ticks_count, missed_count, transient_count, unexpected_count, losses_count, driver_ns,
-            driver_full_ns, period_ns: See `GpuStatus` in `ring_reader`.
     """
 
+    #: Words of `head`, which is in the order of `STATUS`; see `GpuStatus` in `ring_reader`.
     ticks_count = _HeadWord()
     missed_count = _HeadWord()
     transient_count = _HeadWord()
@@ -123,21 +119,13 @@ class GpuWriter:
         late_ns: int,
         scope: ReadScope,
     ) -> None:
-        """Write a reading as a record, count its call, and publish the counts.
-
-        Args:
-            reading: What was read.
-            t_mono_ns: Middle of the driver call.
-            span_ns: Length of the driver call.
-            late_ns: How long after its deadline it began.
-            scope: How much was read.
-        """
+        """Write a reading as a record (see `RECORD`), count its call, and publish the counts."""
         words = self._words
         if words[_GENERATION] != self._generation:
             return
         written = self._written
         # Of several dies, readers work out which governs (`whole_records`).
-        sm_clock_mhz = nan if reading.die_clocks_mhz else _or_nan(reading.sm_clock_mhz)
+        clock_mhz = None if reading.die_clocks_mhz else reading.sm_clock_mhz
         offset = self._records_offset + written % self._capacity * _RECORD_BYTES
         words[offset >> 3] = 0
         _RECORD_BODY.pack_into(
@@ -148,7 +136,7 @@ class GpuWriter:
             late_ns,
             scope is ReadScope.FULL,
             self._bits(reading.causes),
-            sm_clock_mhz,
+            nan if clock_mhz is None else clock_mhz,
             *_values(reading),
             *_limits(reading),
             *_dies(reading.die_clocks_mhz),
@@ -198,7 +186,8 @@ class GpuWriter:
 
         Where they do not wrap they are a view, valid until the next `write`.
         """
-        ring = self._ring()
+        # A view of the whole ring; drop it soon, else the memory can't be closed.
+        ring = np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
         first = max(position, self._written - self._capacity) % self._capacity
         end = self._written % self._capacity
         count = min(self._written - position, self._capacity)
@@ -217,10 +206,6 @@ class GpuWriter:
             start + 8 * _GENERATION,
             self._generation,
         )
-
-    def _ring(self) -> Records:
-        """Return the whole ring as a view; drop it soon, else the memory can't be closed."""
-        return np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
 
     def _count_call(self, span_ns: int, scope: ReadScope) -> None:
         self.ticks_count += 1
@@ -245,10 +230,6 @@ class GpuWriter:
         if bits is None:
             bits = self._bits_by_causes[causes] = sum(cause.bit for cause in causes)
         return bits
-
-
-def _or_nan(value: float | None) -> float:
-    return nan if value is None else value
 
 
 def _values(reading: DeviceReading) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ records a GPU.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -64,34 +64,23 @@ class Pace(IntEnum):
     QUIET = 4
 
 
+def _words(names: str) -> list[tuple[str, type[np.int64]]]:
+    return [(name, np.int64) for name in names.split()]
+
+
 #: `generation` counts the writers: one that finds another number than its own is superseded.
 #: `identity` is the same in a larger memory file that took this one's place; `slots_wanted` is the
 #: room that a writer did not find.
 HEADER: Final = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "magic",
-            "layout_version",
-            "generation",
-            "state",
-            "writer_pid",
-            "gpu_slots",
-            "capacity",
-            "triples_written",
-            "description_sequence",
-            "description_bytes",
-            "identity",
-            "slots_wanted",
-        )
-    ]
+    _words(
+        "magic layout_version generation state writer_pid gpu_slots capacity triples_written "
+        "description_sequence description_bytes identity slots_wanted"
+    )
 )
 
 #: `sequence` is 1 + the number of the triple or record since the ring was made, written last; it
 #: is 0 while the slot is being written.
-TRIPLE: Final = np.dtype(
-    [(name, np.int64) for name in ("sequence", "unix_ns", "mono_ns", "boot_ns")]
-)
+TRIPLE: Final = np.dtype(_words("sequence unix_ns mono_ns boot_ns"))
 
 #: In `RECORD["die_clocks_mhz"]`: the die has no clock, or there is none of this number.
 NO_DIE: Final = 65_535
@@ -101,10 +90,7 @@ NO_DIE: Final = 65_535
 #: (`records.whole_records`).
 RECORD: Final = np.dtype(
     [
-        *(
-            (name, np.int64)
-            for name in ("sequence", "t_mono_ns", "span_ns", "late_ns", "scope", "causes")
-        ),
+        *_words("sequence t_mono_ns span_ns late_ns scope causes"),
         *((name, np.float64) for name in VALUE_COLUMNS),
         ("limited_ns", np.float64, (len(CAUSES),)),
         ("die_clocks_mhz", np.uint16, (MOST_DIES,)),
@@ -112,22 +98,10 @@ RECORD: Final = np.dtype(
 )
 
 #: `call_started_mono_ns` is 0 while no driver call is in progress.
-_STATUS_HEAD: Final = (
-    "call_started_mono_ns",
-    "call_scope",
-    "state",
-    "written",
-    "last_mono_ns",
-    "ticks_count",
-    "missed_count",
-    "transient_count",
-    "unexpected_count",
-    "losses_count",
-    "driver_ns",
-    "driver_full_ns",
-    "asked_period_ns",
-    "period_ns",
-    "pace",
+_STATUS_HEAD: Final = _words(
+    "call_started_mono_ns call_scope state written last_mono_ns ticks_count missed_count "
+    "transient_count unexpected_count losses_count driver_ns driver_full_ns asked_period_ns "
+    "period_ns pace"
 )
 STATUS_HEAD_COUNT: Final = len(_STATUS_HEAD)
 
@@ -142,22 +116,17 @@ TIMED_SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")
 #: are: these have a writer of their own.
 SLOW_STATE: Final = np.dtype(
     [
-        ("sequence", np.int64),
-        ("state_sequence", np.int64),
-        ("state_mono_ns", np.int64),
+        *_words("sequence state_sequence state_mono_ns"),
         ("state", np.float64, (len(STATE_FIELDS),)),
         ("sensor_period_ns", np.int64, (len(TIMED_SENSORS),)),
         ("sensor_window_ns", np.int64, (len(TIMED_SENSORS),)),
-        ("driver_rare_ns", np.int64),
-        ("invalid_count", np.int64),
-        ("processes_mono_ns", np.int64),
-        ("processes_count", np.int64),
+        *_words("driver_rare_ns invalid_count processes_mono_ns processes_count"),
         ("processes", np.int64, (MOST_PROCESSES, 3)),
         ("trouble_bytes", np.int64),
         ("trouble", np.uint8, (TROUBLE_BYTES,)),
     ]
 )
-STATUS: Final = np.dtype([*((name, np.int64) for name in _STATUS_HEAD), ("slow_state", SLOW_STATE)])
+STATUS: Final = np.dtype([*_STATUS_HEAD, ("slow_state", SLOW_STATE)])
 SLOW_STATE_OFFSET: Final = STATUS.itemsize - SLOW_STATE.itemsize
 
 
@@ -168,32 +137,22 @@ def offset_of(block: "np.dtype[np.void]", name: str) -> int:
     return int(block.fields[name][1])
 
 
-@dataclass(frozen=True, slots=True)
-class RingLayout:
-    """Offsets of the parts, in bytes from the start of the memory."""
+#: Start of the description, the ring of triples and the status blocks, in bytes.
+DESCRIPTION_OFFSET: Final = HEADER.itemsize
+TRIPLES_OFFSET: Final = DESCRIPTION_OFFSET + DESCRIPTION_BYTES
+STATUS_OFFSET: Final = TRIPLES_OFFSET + TRIPLE_CAPACITY * TRIPLE.itemsize
+
+
+class RingLayout(NamedTuple):
+    """Number of GPU slots, and of records in each ring: with them, sizes in bytes."""
 
     gpu_slots: int
     capacity: int
 
     @property
-    def description_offset(self) -> int:
-        """Start of the description."""
-        return HEADER.itemsize
-
-    @property
-    def triples_offset(self) -> int:
-        """Start of the ring of triples."""
-        return self.description_offset + DESCRIPTION_BYTES
-
-    @property
-    def status_offset(self) -> int:
-        """Start of the status blocks."""
-        return self.triples_offset + TRIPLE_CAPACITY * TRIPLE.itemsize
-
-    @property
     def records_offset(self) -> int:
         """Start of the rings of records."""
-        return self.status_offset + self.gpu_slots * STATUS.itemsize
+        return STATUS_OFFSET + self.gpu_slots * STATUS.itemsize
 
     @property
     def total_bytes(self) -> int:

@@ -15,14 +15,17 @@ from chopperd.model.devices import GpuInfo
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import (
     DESCRIPTION_BYTES,
+    DESCRIPTION_OFFSET,
     HEADER,
     LAYOUT_VERSION,
     MAGIC,
     RECORD,
     SLOW_STATE_OFFSET,
     STATUS,
+    STATUS_OFFSET,
     TRIPLE,
     TRIPLE_CAPACITY,
+    TRIPLES_OFFSET,
     GpuState,
     RingDescription,
     RingLayout,
@@ -48,12 +51,8 @@ class RingWriter:
     one stopped: GPUs keep their slots and labels, records their numbers. Where no GPU was found the
     memory ends before the GPUs' part; the first writer with GPUs adds it. A slot is marked
     unfinished before and finished after it is written, so that readers detect a torn one (for
-    certain where stores keep their order, as on x86).
-
-    Args:
-        fd: A memory file, open for reading and writing; stays the caller's to close.
-        description: What is sampled.
-        capacity: Records of each GPU to keep; that of the first writer with GPUs holds.
+    certain where stores keep their order, as on x86). The memory file stays the caller's to close;
+    the capacity (records of each GPU) of the first writer with GPUs holds.
 
     Raises:
         StoreError: The memory was laid out by another version, or can't be mapped.
@@ -102,7 +101,7 @@ class RingWriter:
             self._map,
             self._words,
             self._generation,
-            status_offset=layout.status_offset + slot * STATUS.itemsize,
+            status_offset=STATUS_OFFSET + slot * STATUS.itemsize,
             records_offset=layout.records_offset + slot * layout.capacity * RECORD.itemsize,
             capacity=layout.capacity,
         )
@@ -131,7 +130,7 @@ class RingWriter:
             return
         written = self._get("triples_written")
         slot = written % TRIPLE_CAPACITY * TRIPLE.itemsize
-        offset = self._layout.triples_offset + slot
+        offset = TRIPLES_OFFSET + slot
         self._words[offset // 8] = 0
         _TRIPLE_BODY.pack_into(
             self._map, offset + 8, triple.unix_ns, triple.mono_ns, triple.boot_ns
@@ -145,7 +144,7 @@ class RingWriter:
         self._map.close()
 
     def _slow_state(self, slot: int) -> SlowStateWriter:
-        offset = self._layout.status_offset + slot * STATUS.itemsize + SLOW_STATE_OFFSET
+        offset = STATUS_OFFSET + slot * STATUS.itemsize + SLOW_STATE_OFFSET
         return SlowStateWriter(self._map, self._words, self._generation, offset)
 
     def _extend(self, fd: int, layout: RingLayout) -> None:
@@ -167,8 +166,8 @@ class RingWriter:
         """Merge the description with any earlier one, whose GPUs remain in their slots."""
         if is_new or self._get("description_sequence") % 2:  # else whoever wrote it died over it
             return description
-        start = self._layout.description_offset
-        earlier = RingDescription.decoded(self._map[start : start + self._get("description_bytes")])
+        end = DESCRIPTION_OFFSET + self._get("description_bytes")
+        earlier = RingDescription.decoded(self._map[DESCRIPTION_OFFSET:end])
         if description.failure is not None:
             return replace(earlier, failure=description.failure)
         return replace(
@@ -179,10 +178,9 @@ class RingWriter:
         data = description.encoded()
         if len(data) > DESCRIPTION_BYTES:
             raise StoreError(f"{len(description.gpus)} GPUs are too many for the shared memory")
-        start = self._layout.description_offset
         sequence = self._get("description_sequence") | 1
         self._set("description_sequence", sequence)
-        self._map[start : start + len(data)] = data
+        self._map[DESCRIPTION_OFFSET : DESCRIPTION_OFFSET + len(data)] = data
         self._set("description_bytes", len(data))
         self._set("description_sequence", sequence + 1)
         self._description = description
@@ -192,10 +190,8 @@ def grown(fd: int) -> int:
     """Copy a memory file to a larger one with the room its writer asked for; return its fd.
 
     Everything keeps its number (slots, records, counters): a reader goes on where it stopped. No
-    writer may be at work; an abandoned one that wakes up writes to the old file only.
-
-    Args:
-        fd: The memory file to take over; stays the caller's to close.
+    writer may be at work; an abandoned one that wakes up writes to the old file only. The old file
+    stays the caller's to close.
 
     Raises:
         StoreError: The file is not laid out.
@@ -222,18 +218,14 @@ def _move(fd: int, moved: int, before: RingLayout, used_count: int) -> None:
         after = RingLayout(max(wanted, before.gpu_slots), before.capacity)
         os.ftruncate(moved, after.total_bytes)
         with mmap.mmap(moved, 0) as new:
-            _copy(old, new, 0, 0, before.status_offset)
-            status_bytes = used_count * STATUS.itemsize
-            _copy(old, new, before.status_offset, after.status_offset, status_bytes)
-            record_bytes = used_count * before.capacity * RECORD.itemsize
-            _copy(old, new, before.records_offset, after.records_offset, record_bytes)
+            end = STATUS_OFFSET + used_count * STATUS.itemsize
+            new[:end] = old[:end]
+            size = used_count * before.capacity * RECORD.itemsize
+            start, to = before.records_offset, after.records_offset
+            new[to : to + size] = old[start : start + size]
             header = np.ndarray((), HEADER, new)
             header["gpu_slots"], header["slots_wanted"] = after.gpu_slots, 0
             del header
-
-
-def _copy(old: mmap.mmap, new: mmap.mmap, start: int, to: int, size: int) -> None:
-    new[to : to + size] = old[start : start + size]
 
 
 def place_of(info: GpuInfo, gpus: Sequence[GpuInfo]) -> int | None:
@@ -256,12 +248,7 @@ def merged_gpus(
     A GPU that went away keeps its place and its label; a new one that the driver gives the index of
     another gets the first free number, so that no label ever names two GPUs. Where either side has
     no UUID, GPUs at the same PCI address or index are the same. A new partition takes the place of
-    the one it replaces.
-
-    Args:
-        earlier: GPUs in their places.
-        present: GPUs that the driver lists now; partitions after their card.
-        most: Highest number of GPUs; None: no limit.
+    the one it replaces. `present` has partitions after their card; `most` limits the number.
     """
     merged = list(earlier)
     places = places_of(present, earlier)
@@ -279,12 +266,7 @@ def merged_gpus(
 
 
 def places_of(present: Sequence[GpuInfo], earlier: Sequence[GpuInfo]) -> list[int | None]:
-    """Find each present GPU's place among those known before; None for a new one.
-
-    Args:
-        present: GPUs that the driver lists now.
-        earlier: GPUs in their places.
-    """
+    """Find each present GPU's place among those known before; None for a new one."""
     places = [place_of(info, earlier) for info in present]
     taken = {place for place in places if place is not None}
     for number, info in enumerate(present):

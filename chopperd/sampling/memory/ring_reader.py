@@ -13,6 +13,7 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import ReadScope
 from chopperd.sampling.memory.layout import (
+    DESCRIPTION_OFFSET,
     HEADER,
     LAYOUT_VERSION,
     MAGIC,
@@ -21,8 +22,10 @@ from chopperd.sampling.memory.layout import (
     SCOPES,
     STATUS,
     STATUS_HEAD_COUNT,
+    STATUS_OFFSET,
     TRIPLE,
     TRIPLE_CAPACITY,
+    TRIPLES_OFFSET,
     GpuState,
     Pace,
     Records,
@@ -43,11 +46,6 @@ def whole_records(ring: Records, position: int, written: int) -> Records:
 
     A record that was overwritten while it was copied is left out. In those with clocks of dies,
     `sm_clock_mhz` is that of the governing die.
-
-    Args:
-        ring: (capacity,) the ring of one GPU.
-        position: Number of the first record.
-        written: How many records were written since the ring was made.
 
     Source: DESIGN.md section 2, "Several dies".
     """
@@ -128,10 +126,7 @@ class GpuStatus:
 
 
 class RingReader:
-    """Reads the shared memory through a read-only map.
-
-    Args:
-        fd: The memory file; stays the caller's to close. A writer has laid it out (`is_laid_out`).
+    """Reads the shared memory through a read-only map; the file stays the caller's to close.
 
     Raises:
         StoreError: The memory is not laid out yet, or was laid out by another version.
@@ -145,16 +140,10 @@ class RingReader:
         if self._header["layout_version"] != LAYOUT_VERSION:
             raise StoreError("the shared memory was laid out by another version of the sampler")
         layout = RingLayout(int(self._header["gpu_slots"]), int(self._header["capacity"]))
-        self._description_offset = layout.description_offset
-        self._triples = np.ndarray(TRIPLE_CAPACITY, TRIPLE, self._map, layout.triples_offset)
-        self._status = np.ndarray(layout.gpu_slots, STATUS, self._map, layout.status_offset)
-        self._heads = np.ndarray(
-            (layout.gpu_slots, STATUS_HEAD_COUNT),
-            np.int64,
-            self._map,
-            layout.status_offset,
-            (STATUS.itemsize, 8),
-        )
+        self._triples = np.ndarray(TRIPLE_CAPACITY, TRIPLE, self._map, TRIPLES_OFFSET)
+        self._status = np.ndarray(layout.gpu_slots, STATUS, self._map, STATUS_OFFSET)
+        shape, strides = (layout.gpu_slots, STATUS_HEAD_COUNT), (STATUS.itemsize, 8)
+        self._heads = np.ndarray(shape, np.int64, self._map, STATUS_OFFSET, strides)
         self._records = np.ndarray(
             (layout.gpu_slots, layout.capacity), RECORD, self._map, layout.records_offset
         )
@@ -207,8 +196,8 @@ class RingReader:
         """
         for _ in range(_ATTEMPTS):
             sequence = int(self._header["description_sequence"])
-            start, size = self._description_offset, int(self._header["description_bytes"])
-            data = self._map[start : start + size]
+            end = DESCRIPTION_OFFSET + int(self._header["description_bytes"])
+            data = self._map[DESCRIPTION_OFFSET:end]
             if sequence % 2 == 0 and sequence == int(self._header["description_sequence"]):
                 return RingDescription.decoded(data)
         raise StoreError("the sampler's description of the GPUs is unfinished")

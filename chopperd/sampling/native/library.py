@@ -1,10 +1,10 @@
 """Finds and loads the C library, checks its version, and declares its structures."""
 
 import logging
-from ctypes import CDLL, POINTER, Array, Structure, byref, c_double, c_int64, c_uint64, sizeof
+from ctypes import CDLL, POINTER, Structure, byref, c_double, c_int64, c_uint64, sizeof
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from chopperd.model.devices import STATE_FIELDS
 from chopperd.sampling.memory.layout import (
@@ -21,65 +21,47 @@ logger = logging.getLogger(__name__)
 _VERSION: Final = 6
 _STEM: Final = Path(__file__).with_name("_native")
 
-Words: TypeAlias = Array[c_int64]
+
+def _words(names: str) -> list[tuple[str, type[c_int64]]]:
+    return [(name, c_int64) for name in names.split()]
 
 
 class Memory(Structure):
     """`memory_t`: one GPU's part of the shared memory."""
 
-    _fields_ = [
-        ("head", c_int64),
-        ("status", c_int64),
-        ("records", c_int64),
-        ("capacity", c_int64),
-        ("generation_word", c_int64),
-        ("generation", c_int64),
-    ]
+    _fields_ = _words("head status records capacity generation_word generation")
 
 
 class PlanCall(Structure):
     """`call_t`: one driver call or file read of a plan."""
 
-    _fields_ = [
-        (name, c_int64)
-        for name in ("function", "handle", "buffer", "buffer_bytes", "shape", "argument", "lock")
-    ]
+    _fields_ = _words("function handle buffer buffer_bytes shape argument lock")
 
 
 class PlanNumber(Structure):
     """`number_t`: one number to take from a call's buffer, and its place in the record."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("call", "offset", "kind", "place")),
+        *_words("call offset kind place"),
         *((name, c_double) for name in ("multiplier", "divisor", "addend", "low", "high")),
-        *((name, c_int64) for name in ("is_counted", "first_check", "checks_count")),
+        *_words("is_counted first_check checks_count"),
     ]
 
 
 class PlanCheck(Structure):
     """`check_t`: a 32-bit word that must be found at an offset of a number's buffer."""
 
-    _fields_ = [("offset", c_int64), ("value", c_int64)]
+    _fields_ = _words("offset value")
 
 
 class Plan(Structure):
     """`plan_t`: the calls, numbers and checks of one read."""
 
     _fields_ = [
-        ("calls", c_int64),
-        ("calls_count", c_int64),
-        ("numbers", c_int64),
-        ("numbers_count", c_int64),
-        ("checks", c_int64),
-        ("checks_count", c_int64),
-        ("causes_call", c_int64),
-        ("causes_offset", c_int64),
-        ("causes_kind", c_int64),
+        *_words("calls calls_count numbers numbers_count checks checks_count"),
+        *_words("causes_call causes_offset causes_kind"),
         ("causes_by_bit", c_int64 * 64),
-        *(
-            (name, c_int64)
-            for name in ("stamp_call", "stamp_offset", "stamp_kind", "stamp_still_ns")
-        ),
+        *_words("stamp_call stamp_offset stamp_kind stamp_still_ns"),
     ]
 
 
@@ -89,20 +71,10 @@ class Loop(Structure):
     _fields_ = [
         ("memory", c_int64),
         ("plans", c_int64 * 2),
-        ("deadlines_mono_ns", c_int64),
-        ("ends_mono_ns", c_int64),
-        ("are_full", c_int64),
-        ("count", c_int64),
-        ("next", c_int64),
-        ("owes_full", c_int64),
-        ("return_mono_ns", c_int64),
-        ("return_driver_ns", c_int64),
-        ("hand_full_mono_ns", c_int64),
-        ("interrupt_word", c_int64),
-        ("interrupt", c_int64),
+        *_words("deadlines_mono_ns ends_mono_ns are_full count next owes_full return_mono_ns"),
+        *_words("return_driver_ns hand_full_mono_ns interrupt_word interrupt"),
         ("carried_count", c_int64 * 2),
-        ("handed_deadline_mono_ns", c_int64),
-        ("handed_full", c_int64),
+        *_words("handed_deadline_mono_ns handed_full"),
         ("stamp", c_uint64),
         ("stamp_mono_ns", c_int64),
     ]
@@ -123,9 +95,6 @@ _OWN_SIZES: Final = (
 
 class NativeLibrary:
     """The functions of the C library; they release Python's lock while they run.
-
-    Args:
-        path: The shared library.
 
     Raises:
         OSError: The library can't be loaded, or was built for another layout than this package's.

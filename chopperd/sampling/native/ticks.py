@@ -15,9 +15,8 @@ from chopperd.devices.read_plan import (
     CallShape,
     NumberKind,
     PlannedCall,
-    PlannedCauses,
     PlannedCounter,
-    PlannedStamp,
+    PlannedNumber,
     PlannedValue,
     ReadPlan,
 )
@@ -72,10 +71,6 @@ class PlanMismatchError(ValueError):
 class NativePlan:
     """A plan in the C library's form; keeps alive the memory that it points to.
 
-    Attributes:
-        source: The plan that was converted.
-        address: Address of the `plan_t`.
-
     Raises:
         PlanMismatchError: The plan does not fit its buffers or names an unknown field.
     """
@@ -104,7 +99,7 @@ class NativePlan:
         checks = [PlanCheck(*check) for number in numbers for check in number.checks.items()]
         self._checks = (PlanCheck * len(checks))(*checks)
         self._numbers = (PlanNumber * len(numbers))(*_placed(numbers))
-        self._plan = Plan(
+        self._plan = plan = Plan(
             calls=addressof(self._calls),
             calls_count=len(self._calls),
             numbers=addressof(self._numbers),
@@ -114,27 +109,19 @@ class NativePlan:
             causes_call=-1,
             stamp_call=-1,
         )
-        if source.stamp is not None:
-            self._set_stamp(source, source.stamp)
-        if source.causes is not None:
-            self._set_causes(source, source.causes)
-        self.address = addressof(self._plan)
-
-    def _set_stamp(self, source: ReadPlan, stamp: PlannedStamp) -> None:
-        _check_bytes(source, stamp.call, stamp.offset, _BYTES[stamp.kind])
-        self._plan.stamp_call = stamp.call
-        self._plan.stamp_offset = stamp.offset
-        self._plan.stamp_kind = stamp.kind
-        self._plan.stamp_still_ns = stamp.still_ns
-
-    def _set_causes(self, source: ReadPlan, causes: PlannedCauses) -> None:
-        _check_bytes(source, causes.call, causes.offset, _BYTES[causes.kind])
-        if causes.kind not in _UNSIGNED or len(causes.causes) != 64:
-            raise PlanMismatchError("causes are not given as bits")
-        self._plan.causes_call = causes.call
-        self._plan.causes_offset = causes.offset
-        self._plan.causes_kind = causes.kind
-        self._plan.causes_by_bit = (c_int64 * 64)(*causes.causes)
+        stamp, causes = source.stamp, source.causes
+        if stamp is not None:
+            _check_bytes(source, stamp, stamp.offset, _BYTES[stamp.kind])
+            plan.stamp_call, plan.stamp_offset = stamp.call, stamp.offset
+            plan.stamp_kind, plan.stamp_still_ns = stamp.kind, stamp.still_ns
+        if causes is not None:
+            _check_bytes(source, causes, causes.offset, _BYTES[causes.kind])
+            if causes.kind not in _UNSIGNED or len(causes.causes) != 64:
+                raise PlanMismatchError("causes are not given as bits")
+            plan.causes_call, plan.causes_offset = causes.call, causes.offset
+            plan.causes_kind = causes.kind
+            plan.causes_by_bit = (c_int64 * 64)(*causes.causes)
+        self.address = addressof(plan)
 
 
 def _placed(numbers: Sequence[_Number]) -> list[PlanNumber]:
@@ -193,18 +180,19 @@ def _check_call(call: PlannedCall) -> None:
 
 
 def _check_room(source: ReadPlan, number: _Number) -> None:
-    _check_bytes(source, number.call, number.offset, _BYTES[number.kind])
+    _check_bytes(source, number, number.offset, _BYTES[number.kind])
     if number.kind is NumberKind.DECIMAL and source.calls[number.call].shape is not CallShape.TEXT:
         raise PlanMismatchError(f"{source.calls[number.call].operation} gives no text")
     for offset in number.checks:
-        _check_bytes(source, number.call, offset, 4)
+        _check_bytes(source, number, offset, 4)
 
 
-def _check_bytes(source: ReadPlan, call: int, offset: int, size_bytes: int) -> None:
-    if not 0 <= call < len(source.calls):
-        raise PlanMismatchError(f"there is no call {call}")
-    if not 0 <= offset <= sizeof(source.calls[call].buffer) - size_bytes:
-        raise PlanMismatchError(f"{source.calls[call].operation} gives nothing at byte {offset}")
+def _check_bytes(source: ReadPlan, number: PlannedNumber, offset: int, size_bytes: int) -> None:
+    if not 0 <= number.call < len(source.calls):
+        raise PlanMismatchError(f"there is no call {number.call}")
+    call = source.calls[number.call]
+    if not 0 <= offset <= sizeof(call.buffer) - size_bytes:
+        raise PlanMismatchError(f"{call.operation} gives nothing at byte {offset}")
 
 
 logger = logging.getLogger(__name__)
@@ -244,12 +232,7 @@ class _ScopePlan:
     def renew(
         self, backend: PlansReads, device: GpuInfo, scope: ReadScope, *, try_again: bool
     ) -> None:
-        """Get the back end's current plan; `try_again`: also use a plan that rests after misfits.
-
-        Raises:
-            DeviceError: The back end failed.
-            PlanMismatchError: The plan is not sound.
-        """
+        """Get the back end's current plan; `try_again`: also one that rests after misfits."""
         before, self._native = self._native, None
         plan = backend.read_plan(device, scope)
         if before is not None and before.source is plan:
@@ -271,9 +254,6 @@ class NativeTicks:
 
     The loop makes the others: the first read of a schedule, one full read a minute (so that a field
     that begins to answer is found), and each tick at which a read did not go as planned.
-
-    Attributes:
-        own_read_every_ns: How often the back end makes a full read itself.
     """
 
     def __init__(

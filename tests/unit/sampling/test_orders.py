@@ -79,27 +79,27 @@ def test_an_order_holds_until_its_time_and_another_of_its_kind_takes_its_place()
     assert burst is not None
     assert burst.hz == 20.0
     book.take(Burst(hz=20.0, until_mono_ns=0), 9 * SECOND)
-    assert not book.is_burst(9 * SECOND)
+    assert book.burst(9 * SECOND) is None
     assert book.version == 3
 
 
 def test_no_order_holds_for_longer_than_a_minute() -> None:
     book = OrderBook()
     book.take(Quiet(until_mono_ns=2**62), SECOND)
-    assert book.is_quiet(SECOND + LONGEST_NS - 1)
-    assert not book.is_quiet(SECOND + LONGEST_NS)
+    assert book.quiet(SECOND + LONGEST_NS - 1) is not None
+    assert book.quiet(SECOND + LONGEST_NS) is None
 
 
 def test_a_burst_goes_before_a_quiet_time_and_both_keep_rare_calls_waiting() -> None:
     book = OrderBook()
     assert book.allows_rare_calls(0)
     book.take(QUIET, 0)
-    assert book.is_quiet(SECOND)
+    assert book.quiet(SECOND) is not None
     assert not book.allows_rare_calls(SECOND)
     book.take(Burst(hz=100.0, until_mono_ns=10 * SECOND), SECOND)
-    assert not book.is_quiet(SECOND)
+    assert book.quiet(SECOND) is None
     assert not book.allows_rare_calls(SECOND)
-    assert book.is_quiet(10 * SECOND)
+    assert book.quiet(10 * SECOND) is not None
     assert book.allows_rare_calls(50 * SECOND)
 
 

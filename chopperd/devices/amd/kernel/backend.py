@@ -50,11 +50,7 @@ _UNSUPPORTED: Final = frozenset(
 
 
 def open_backend(_options: BackendOptions) -> "AmdgpuBackend":
-    """Open the back end for this machine's AMD GPUs.
-
-    Raises:
-        BackendUnavailableError: The driver has no card.
-    """
+    """Open the back end for this machine's AMD GPUs; unavailable if the driver has no card."""
     return AmdgpuBackend(SYSFS, SystemClock())
 
 

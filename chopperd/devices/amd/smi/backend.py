@@ -24,7 +24,6 @@ from chopperd.devices.amd.smi.library import (
     OUT_OF_RESOURCES,
     SPARE_BYTES,
     Library,
-    OutBuffer,
     SmiError,
     device_error,
     open_library,
@@ -63,14 +62,8 @@ def open_backend(_options: BackendOptions) -> "AmdSmiBackend":
 class AmdSmiBackend(AmdBackend[Processor]):
     """Reads the GPUs that AMD SMI lists, in its order; owns the library until `close`.
 
-    One call is made at a time, for any GPU: if the first calls hang, no GPU can be read, and the
-    back end is unavailable. The library then stays open.
-
-    Args:
-        library: The started library, which `close` closes.
-        clock: Times reads and probes.
-        paths: The kernel's files.
-        timeouts: How long the first calls for all GPUs together may take.
+    One call is made at a time, for any GPU: if the first calls for all GPUs hang, no GPU can be
+    read, and the back end is unavailable. The library then stays open.
     """
 
     name = "amdsmi"
@@ -96,12 +89,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
         self._at_start = self._present()
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """List the processes on a GPU, including its partitions; None if not reported.
-
-        Raises:
-            TransientDeviceError: The call failed this time.
-            DeviceLostError: The GPU is gone.
-        """
+        """List the processes on a GPU, including its partitions; None if not reported."""
         gpu = self._gpus.get(device.uuid)
         if gpu is None:
             return None
@@ -225,10 +213,7 @@ _MOST_PROCESSES: Final = 256
 
 
 def _processes(library: Library, handle: int) -> Iterator[GpuProcess]:
-    """Yield the compute processes of a GPU, 256 at most.
-
-    Raises:
-        SmiError: The call failed, or the binding has no such structure.
+    """Yield the compute processes of a GPU, 256 at most; raises SmiError.
 
     Source: amdsmi_get_gpu_process_list: pid, of the initial pid namespace where the library sees
     that, and bytes of device memory.
@@ -255,14 +240,10 @@ def _problems(library: Library, handle: int) -> Iterator[str]:
 
     Source: amdsmi_get_gpu_total_ecc_count, amdsmi_get_gpu_bad_page_info.
     """
-    out = OutBuffer(library.binding.structure("amdsmi_error_count_t"))
-    try:
-        library.call("amdsmi_get_gpu_total_ecc_count", handle, out.address)
-        count = int(getattr(out.fields, "uncorrectable_count", 0))
-        if 0 < count < 1 << 63:
-            yield f"{count} uncorrectable memory errors since the driver loaded"
-    except SmiError:
-        pass
+    out = library.filled("amdsmi_get_gpu_total_ecc_count", handle, "amdsmi_error_count_t")
+    count = 0 if out is None else int(getattr(out.fields, "uncorrectable_count", 0))
+    if 0 < count < 1 << 63:
+        yield f"{count} uncorrectable memory errors since the driver loaded"
     pages_count = c_uint32(0)
     try:
         library.call("amdsmi_get_gpu_bad_page_info", handle, addressof(pages_count), None)

@@ -176,11 +176,8 @@ _LIBRARY_BY_ROCM: Final[Mapping[Version, frozenset[Version]]] = {
 def fits(binding: str | None, library: tuple[int, ...]) -> bool | None:
     """Return whether a binding was made for a library; None if its version does not show it.
 
-    Structures do not change without the first two numbers.
-
-    Args:
-        binding: The binding's version: "7.0.2" (of PyPI), "26.0.2+39589fda" (of ROCm).
-        library: The library's version.
+    Structures do not change without the first two numbers. Versions of bindings: "7.0.2" (of PyPI),
+    "26.0.2+39589fda" (of ROCm).
     """
     numbers = _numbers(binding)
     if numbers is None:

@@ -148,11 +148,7 @@ def fields_of(
 ) -> tuple[ExtraField, ...]:
     """Return fields of a GPU, each with those of its calls that this library version has.
 
-    Args:
-        library: Makes the calls.
-        handle: The GPU's handle.
-        queries: The fields, with their bounds and queries.
-        size_bytes: Upper bound of the memory in use; None if not known.
+    `size_bytes` is the upper bound of the memory in use.
     """
     return tuple(
         ExtraField(
@@ -311,11 +307,7 @@ class SmiSource:
         self.buffer: Buffer = self._out.buffer
 
     def fetch(self) -> None:
-        """Fetch the block into `buffer`.
-
-        Raises:
-            SmiError: AMD SMI does not give the block.
-        """
+        """Fetch the block into `buffer`; raises SmiError."""
         self._library.call(METRICS_CALL, self._handle, self._out.address)
 
     def planned_call(self) -> PlannedCall | None:

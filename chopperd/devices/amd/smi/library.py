@@ -114,16 +114,23 @@ class Library:
         return ".".join(map(str, self.version))
 
     def call(self, name: str, *arguments: object) -> None:
-        """Make the call `name` while holding the lock.
-
-        Raises:
-            SmiError: The call fails, or this version does not have it.
-        """
+        """Make the call `name` while holding the lock; raises SmiError."""
         function = self._functions.get(name) or self._function(name)
         with self.lock:
             code = function(*arguments)
         if code:
             raise self.error(code)
+
+    def filled(self, call: str, handle: int, structure: str) -> OutBuffer | None:
+        """Make a call that fills a structure; None if it fails, or the binding has no such one."""
+        out = OutBuffer(self.binding.structure(structure))
+        if out.fields is None:
+            return None
+        try:
+            self.call(call, handle, out.address)
+        except SmiError:
+            return None
+        return out
 
     def error(self, code: int) -> SmiError:
         """Return the error of a return code, with the library's text; not raised here."""

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Final
 
 from chopperd.devices.amd.identity import TWO_DIE_DEVICES, KfdNode, pci_bus_id
-from chopperd.devices.amd.smi.library import Library, OutBuffer, SmiError
+from chopperd.devices.amd.smi.library import Library, OutBuffer
 
 _MOST: Final = 1024
 _NUMBER: Final = Struct("<Q")
@@ -40,11 +40,7 @@ class Processor:
 
 
 def handles(library: Library) -> tuple[int, ...]:
-    """List the handles of all GPUs, in the library's order.
-
-    Raises:
-        SmiError: The library does not list them.
-    """
+    """List the handles of all GPUs, in the library's order; raises SmiError."""
     sockets = _listed(library, "amdsmi_get_socket_handles")
     return tuple(
         handle
@@ -54,12 +50,7 @@ def handles(library: Library) -> tuple[int, ...]:
 
 
 def processor(library: Library, handle: int, nodes: Sequence[KfdNode]) -> Processor:
-    """Identify the processor that a handle refers to.
-
-    Args:
-        library: Makes the calls.
-        handle: AMD SMI's handle of the processor.
-        nodes: The kernel's list, for what the library does not report.
+    """Identify the processor that a handle refers to, with the kernel's list for what is missing.
 
     Raises:
         SmiError: Its PCI address is not reported; everything else may be missing.
@@ -99,12 +90,8 @@ def _address(library: Library, handle: int) -> str:
 
 def _named(library: Library, found: Processor) -> Processor:
     """Return `found` with name and ids, if reported. Source: amdsmi_get_gpu_asic_info."""
-    out = OutBuffer(library.binding.structure("amdsmi_asic_info_t"))
-    if out.fields is None:
-        return found
-    try:
-        library.call("amdsmi_get_gpu_asic_info", found.handle, out.address)
-    except SmiError:
+    out = library.filled("amdsmi_get_gpu_asic_info", found.handle, "amdsmi_asic_info_t")
+    if out is None:
         return found
     return replace(
         found,
@@ -117,8 +104,8 @@ def _named(library: Library, found: Processor) -> Processor:
 def _numbered(library: Library, found: Processor, nodes: Sequence[KfdNode]) -> Processor:
     """Return `found` with KFD node and partition (amdsmi_get_gpu_kfd_info, from ROCm 6.3 on)."""
     function = int(found.pci_bus_id[-1], 16)
-    out = OutBuffer(library.binding.structure("amdsmi_kfd_info_t"))
-    if out.fields is None or not _answered(library, found.handle, out):
+    out = library.filled("amdsmi_get_gpu_kfd_info", found.handle, "amdsmi_kfd_info_t")
+    if out is None:
         by_kernel = (each.node for each in nodes if _is_same(each, found, function))
         return replace(found, kfd_node=next(by_kernel, None), partition=function)
     node, partition = int(out.fields.node_id), int(out.fields.current_partition_id)
@@ -129,14 +116,6 @@ def _numbered(library: Library, found: Processor, nodes: Sequence[KfdNode]) -> P
         kfd_node=None if node == _NOT_REPORTED else by_number.get(node, None if nodes else node),
         partition=function if partition == _NOT_REPORTED else partition,
     )
-
-
-def _answered(library: Library, handle: int, out: OutBuffer) -> bool:
-    try:
-        library.call("amdsmi_get_gpu_kfd_info", handle, out.address)
-    except SmiError:
-        return False
-    return True
 
 
 def _is_same(node: KfdNode, found: Processor, function: int) -> bool:
@@ -160,11 +139,8 @@ def _hexadecimal(text: str) -> int | None:
 
 def driver_version(library: Library, of: Sequence[int]) -> str | None:
     """Return the kernel driver's version, from the first processor that reports one; else None."""
-    out = OutBuffer(library.binding.structure("amdsmi_driver_info_t"))
-    for handle in of if out.fields is not None else ():
-        try:
-            library.call("amdsmi_get_gpu_driver_info", handle, out.address)
-        except SmiError:
-            continue
-        return _text_of(out, "driver_version") or None
+    for handle in of:
+        out = library.filled("amdsmi_get_gpu_driver_info", handle, "amdsmi_driver_info_t")
+        if out is not None:
+            return _text_of(out, "driver_version") or None
     return None
