@@ -69,7 +69,7 @@ class Machine:
     def clock_source(self) -> str | None:
         """Return the name of the kernel's clock source ("tsc"); None if unknown."""
         folder = self._root / "sys/devices/system/clocksource/clocksource0"
-        return (_text(folder / "current_clocksource") or "").strip() or None
+        return text_in(folder / "current_clocksource")
 
     def hardware(self) -> Hardware:
         """Count the GPUs on the PCI bus."""
@@ -111,7 +111,7 @@ class Machine:
 
     def sees_host(self) -> bool:
         """Whether the machine's first process is visible: in most containers it is not."""
-        return (_text(self._proc / "1/comm") or "").strip() in _FIRST_PROCESSES
+        return text_in(self._proc / "1/comm") in _FIRST_PROCESSES
 
     def process_view(self, listed: Collection[int] | None) -> ProcessView:
         """Return how far the processes a driver lists are visible; `listed` None: it lists none.
@@ -165,9 +165,9 @@ class Machine:
         for mark in _CONTAINER_MARKS:
             if (self._root / mark).exists():
                 return f"/{mark}"
-        manager = _text(self._root / "run/systemd/container")
-        if manager and manager.strip():
-            return manager.strip()
+        manager = text_in(self._root / "run/systemd/container")
+        if manager:
+            return manager
         group = _CONTAINER_GROUP.search(_text(self._proc / "self/cgroup") or "")
         return group[0].strip("/") if group else None
 
@@ -192,7 +192,7 @@ def _text(path: Path) -> str | None:
 def _vendor(device: Path) -> str | None:
     """Return the vendor id of a PCI device; None if it is not a GPU."""
     kind = _text(device / "class") or ""
-    return (_text(device / "vendor") or "").strip() if kind.startswith(_GPU_CLASSES) else None
+    return text_in(device / "vendor") if kind.startswith(_GPU_CLASSES) else None
 
 
 def _group(gid: int) -> str:
@@ -204,7 +204,7 @@ def _group(gid: int) -> str:
 
 def _process_names(folder: Path) -> frozenset[str]:
     """Return the names of a process: its own, its program's, and its script's if interpreted."""
-    name = (_text(folder / "comm") or "").strip()
+    name = text_in(folder / "comm") or ""
     program, *others = (_text(folder / "cmdline") or "").split("\0")
     names = {name, program.rpartition("/")[2]}
     if _INTERPRETER.fullmatch(program.rpartition("/")[2]):

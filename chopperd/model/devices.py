@@ -1,6 +1,6 @@
 """GPUs: their identity, one reading of their sensors, and the inventory of a node."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -118,6 +118,16 @@ MOST_DIES: Final = 8
 #: At this clock and below, a die sleeps; above, it runs. Source: AMD SMI's own command line tool
 #: calls it deep sleep.
 DEEP_SLEEP_MHZ: Final = 140.0
+
+
+def lowest_running_mhz(clocks_mhz: Iterable[float | None]) -> float | None:
+    """Return the lowest clock of the dies that run; if none runs, of those that sleep.
+
+    None where no die has a clock: all are switched off (0), or not reported (None).
+    """
+    present = [clock for clock in clocks_mhz if clock]
+    return min([mhz for mhz in present if mhz > DEEP_SLEEP_MHZ] or present, default=None)
+
 
 #: The numbers of a reading that are shown as they are now and are not part of a sample.
 STATE_FIELDS: Final = (

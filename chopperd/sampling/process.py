@@ -27,7 +27,7 @@ from chopperd.sampling.native.library import native_library
 from chopperd.sampling.native.ticks import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.restarts import ExitStatus
-from chopperd.sampling.sampler_health import Ending, SelfEnd, SilenceWatch, changed, silent
+from chopperd.sampling.sampler_health import Ending, SelfEnd, SilenceWatch
 from chopperd.sampling.sensor_probe import SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
 from chopperd.sampling.watch import DriverWatch, WatchedGpu
@@ -194,7 +194,7 @@ def _change_follower(
         started = (each.gpu.call_started_mono_ns for each in gpus)
         hangs = any(at_ns is not None and now_ns - at_ns > _HUNG_NS for at_ns in started)
         if not hangs and not sensors.hangs(now_ns):
-            ending.choose(changed(why))
+            ending.choose(SelfEnd(SamplerState.CHANGED, why))
         elif limiter.is_due():
             logger.warning("%s, which has to wait for a driver call that does not return", why)
 
@@ -214,7 +214,7 @@ def _stay(
             text = "GPUs answer again" if answers else f"no GPU answers: {silence.reason}"
             logger.warning("%s", text)
         if silence.is_final:
-            ending.choose(silent(f"no GPU answers: {silence.reason}"))
+            ending.choose(SelfEnd(SamplerState.SILENT, f"no GPU answers: {silence.reason}"))
         if os.getppid() != parent_pid:  # a fork of the parent may still hold our lifeline
             return
         if clock.mono_ns() >= triple_at_ns:

@@ -2,8 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError
@@ -13,24 +12,21 @@ from chopperd.sampling.restarts import ExitStatus
 from chopperd.units import NS_PER_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfEnd:
-    """A sampler's decision to end: the reason, its exit status, and the state that it reports."""
+class SelfEnd(NamedTuple):
+    """A sampler's decision to end: the state that it reports, and why.
 
-    reason: str
-    status: int
+    `CHANGED`: its GPUs are no longer those present. `SILENT`: no GPU answers; a new process may
+    have more luck.
+    """
+
     state: SamplerState
+    reason: str
 
-
-def changed(reason: str) -> SelfEnd:
-    """Make the `SelfEnd` of a process whose GPUs are no longer those present."""
-    return SelfEnd(reason=reason, status=ExitStatus.CHANGED, state=SamplerState.CHANGED)
-
-
-def silent(reason: str) -> SelfEnd:
-    """Make the `SelfEnd` of a process that no GPU answers; a new process may have more luck."""
-    status = BackendUnavailableError.exit_code
-    return SelfEnd(reason=reason, status=status, state=SamplerState.SILENT)
+    @property
+    def status(self) -> int:
+        """The exit status of the process."""
+        is_changed = self.state is SamplerState.CHANGED
+        return ExitStatus.CHANGED if is_changed else BackendUnavailableError.exit_code
 
 
 class Ending:

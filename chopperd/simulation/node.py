@@ -4,7 +4,7 @@ All values follow from the seed, the preset and the start, in whichever order th
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import isnan
@@ -13,8 +13,8 @@ from uuid import UUID
 
 import numpy as np
 
-from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading, GpuInfo, ReadScope, Vendor
-from chopperd.model.kinds import CAUSES, Cause
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor, lowest_running_mhz
+from chopperd.model.kinds import CAUSES
 from chopperd.simulation.evolution import COUNTED, NodeState, StepRun, initial_state, run_step
 from chopperd.simulation.physics import Silicon, draw_silicon
 from chopperd.simulation.presets import (
@@ -69,9 +69,9 @@ class Sensors:
         track = self._track_at(seen_ns)
         dies_mhz = self._die_clocks_mhz(seen_ns)
         fast = DeviceReading(
-            sm_clock_mhz=_lowest_mhz(dies_mhz) if dies_mhz else self._stepped_mhz(seen_ns),
+            sm_clock_mhz=lowest_running_mhz(dies_mhz) if dies_mhz else self._stepped_mhz(seen_ns),
             die_clocks_mhz=dies_mhz,
-            causes=_cause_set(track.causes_at(seen_ns)),
+            causes=frozenset(c for c in CAUSES if track.causes_at(seen_ns) & c.bit),
             limited_ns={cause: track.limited_until_ns(cause, seen_ns) for cause in COUNTED},
         )
         if scope is ReadScope.FAST:
@@ -140,29 +140,18 @@ class Sensors:
         return self._used_bytes + int(segments) * _SEGMENT_BYTES
 
 
-def _cause_set(bits: int) -> frozenset[Cause]:
-    return frozenset(cause for cause in CAUSES if bits & cause.bit)
-
-
-def _lowest_mhz(dies_mhz: Sequence[float | None]) -> float | None:
-    """Return the lowest clock of the running dies, else the lowest above 0; None: there is none."""
-    reported = [clock_mhz for clock_mhz in dies_mhz if clock_mhz]
-    running = [clock_mhz for clock_mhz in reported if clock_mhz > DEEP_SLEEP_MHZ]
-    return min(running or reported, default=None)
-
-
 _IDENTITY_KEY = 14
 
 
 def gpu_identities(preset: NodePreset, seed: int) -> tuple[GpuInfo, ...]:
     """Make the preset's GPUs in the driver's order; their UUIDs depend on the seed."""
     rng, model = generator(_IDENTITY_KEY, seed), preset.gpu
-    sensors = model.sensors
+    sensors, prefix = model.sensors, "GPU-" if model.vendor is Vendor.NVIDIA else ""
     return tuple(
         GpuInfo(
             gpu=str(index),
             index=index,
-            uuid=_uuid(model.vendor, rng.bytes(16)),
+            uuid=prefix + str(UUID(bytes=rng.bytes(16))),
             name=model.name,
             vendor=model.vendor,
             pci_bus_id=f"00000000:{0x1B + 0x1D * index:02X}:00.0",
@@ -179,11 +168,6 @@ def gpu_identities(preset: NodePreset, seed: int) -> tuple[GpuInfo, ...]:
         )
         for index in range(preset.gpu_count)
     )
-
-
-def _uuid(vendor: Vendor, raw: bytes) -> str:
-    unique = str(UUID(bytes=raw))
-    return f"GPU-{unique}" if vendor is Vendor.NVIDIA else unique
 
 
 _STORED_STEPS: Final = 32

@@ -1,7 +1,8 @@
 """Simulates one training step on all GPUs at once: when each block ran, and at what clock."""
 
 import math
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -151,34 +152,36 @@ class StepPlay:
         ]
         self._stall_synced = [0.0] * len(free)
         self._stall_end = [0.0] * len(free)
-        self._rows = _Rows()
+        #: One entry a block, each over the GPUs, by what it is.
+        self._rows: defaultdict[str, list[Floats]] = defaultdict(list)
+        self._comm_untils: Floats = []
 
     def play(self) -> StepTiming:
         """Run the blocks in launch order; call it only once, as it uses up the state."""
         rows = self._rows
         for index, block in enumerate(self._program.blocks):
             launch = self._launch(index, block)
-            rows.comm_until.append(self._comm_until)
+            self._comm_untils.append(self._comm_until)
             ready = self._ready(block, launch)
-            rows.start.append(ready)
+            rows["start"].append(ready)
             run = self._transfer if block.collective else self._compute
             self._free[block.stream] = ended = run(index, block, ready)
-            rows.end.append(ended)
+            rows["end"].append(ended)
         return self._timing()
 
     def _launch(self, index: int, block: Block) -> Floats:
         """Advance the host past the launch of a block; return when that was, for each GPU."""
-        self._rows.waited_from.append(self._host)
+        self._rows["waited_from"].append(self._host)
         if block.waits_for_end is not None:
-            self._host = list(map(max, self._host, self._rows.end[block.waits_for_end]))
-        self._rows.released.append(self._host)
+            self._host = list(map(max, self._host, self._rows["end"][block.waits_for_end]))
+        self._rows["released"].append(self._host)
         if block.may_stall:
             self._maybe_stall(index)
         cost = block.host_ns
         self._host = [
             at + cost * scale for at, scale in zip(self._host, self._host_scale, strict=True)
         ]
-        self._rows.launch.append(self._host)
+        self._rows["launch"].append(self._host)
         return self._host
 
     def _maybe_stall(self, index: int) -> None:
@@ -199,30 +202,30 @@ class StepPlay:
         if max(launch) + LAUNCH_LATENCY_NS > min(ready):
             ready = list(map(max, ready, [at + LAUNCH_LATENCY_NS for at in launch]))
         for other in block.after:
-            ready = list(map(max, ready, self._rows.end[other]))
+            ready = list(map(max, ready, self._rows["end"][other]))
         return ready
 
     def _transfer(self, index: int, block: Block, ready: Floats) -> Floats:
         """Run a collective, which ends on all ranks at once after the last came; return when."""
         last = max(ready) + block.fixed_ns * float(self._draws.transfer[index])
         self._comm_until = max(self._comm_until, last)
-        self._rows.clock.append([math.nan] * len(ready))
-        self._rows.stretch.append([1.0] * len(ready))
-        self._rows.clock_before.append(self._now_mhz)
+        self._rows["clock"].append([math.nan] * len(ready))
+        self._rows["stretch"].append([1.0] * len(ready))
+        self._rows["clock_before"].append(self._now_mhz)
         return [last] * len(ready)
 
     def _compute(self, index: int, block: Block, ready: Floats) -> Floats:
         nominal_ns, target = block.nominal_ns, self._target[index]
         rested, (left, mean_left) = self._rested(ready), self._left[index]
-        self._rows.clock_before.append(self._now_mhz)
+        self._rows["clock_before"].append(self._now_mhz)
         self._now_mhz = self._towards(target, rested, left)
         step_mhz = self._model.clock_step_mhz
         clocks = [
             step_mhz * round(mean / step_mhz) for mean in self._towards(target, rested, mean_left)
         ]
         stretches = self._stretches(ready, nominal_ns)
-        self._rows.clock.append(clocks)
-        self._rows.stretch.append(stretches)
+        self._rows["clock"].append(clocks)
+        self._rows["stretch"].append(stretches)
         clocked_ns = block.clocked_ns * self._model.sm_clock_max_mhz
         fixed_ns, rest_ns = block.fixed_ns, block.rest_ns
         return [
@@ -265,19 +268,19 @@ class StepPlay:
 
     def _timing(self) -> StepTiming:
         rows = self._rows
-        host_end = [max(pair) + SYNC_NS for pair in zip(self._host, rows.end[-1], strict=True)]
+        host_end = [max(pair) + SYNC_NS for pair in zip(self._host, rows["end"][-1], strict=True)]
         stalled = np.array(self._stall_end) > 0
         return StepTiming(
-            launch_ns=self._absolute(_columns(rows.launch)),
-            waited_from_ns=self._absolute(_columns(rows.waited_from)),
-            released_ns=self._absolute(_columns(rows.released)),
-            start_ns=self._absolute(_columns(rows.start)),
-            end_ns=self._absolute(_columns(rows.end)),
-            clock_mhz=_columns(rows.clock),
-            stretch=_columns(rows.stretch),
-            before_mhz=_columns(rows.clock_before),
+            launch_ns=self._absolute(_columns(rows["launch"])),
+            waited_from_ns=self._absolute(_columns(rows["waited_from"])),
+            released_ns=self._absolute(_columns(rows["released"])),
+            start_ns=self._absolute(_columns(rows["start"])),
+            end_ns=self._absolute(_columns(rows["end"])),
+            clock_mhz=_columns(rows["clock"]),
+            stretch=_columns(rows["stretch"]),
+            before_mhz=_columns(rows["clock_before"]),
             after_mhz=np.array(self._now_mhz),
-            comm_until_ns=self._absolute(np.array(rows.comm_until)),
+            comm_until_ns=self._absolute(np.array(self._comm_untils)),
             host_start_ns=self._absolute(np.array(self._begin)),
             host_end_ns=self._absolute(np.array(host_end)),
             loader_ns=np.rint(self._draws.loader_ns).astype(np.int64),
@@ -290,21 +293,6 @@ class StepPlay:
     def _absolute(self, relative_ns: Float64s) -> Int64s:
         absolute: Int64s = self.base_ns + np.rint(relative_ns).astype(np.int64)
         return absolute
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Results of a step so far: one entry a block, each over the GPUs."""
-
-    launch: list[Floats] = field(default_factory=list)
-    waited_from: list[Floats] = field(default_factory=list)
-    released: list[Floats] = field(default_factory=list)
-    start: list[Floats] = field(default_factory=list)
-    end: list[Floats] = field(default_factory=list)
-    clock: list[Floats] = field(default_factory=list)
-    stretch: list[Floats] = field(default_factory=list)
-    clock_before: list[Floats] = field(default_factory=list)
-    comm_until: Floats = field(default_factory=list)
 
 
 def _left_after(constants: float) -> tuple[float, float]:

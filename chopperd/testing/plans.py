@@ -16,7 +16,7 @@ from chopperd.devices.read_plan import (
     PlannedValue,
     ReadPlan,
 )
-from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading
+from chopperd.model.devices import DeviceReading, lowest_running_mhz
 from chopperd.model.kinds import CAUSES, Cause
 
 _ARGUMENTS: Final = {
@@ -83,9 +83,7 @@ def _clocks(dies_mhz: Mapping[int, float]) -> dict[str, object]:
     if not dies_mhz:
         return {}
     clocks_mhz = tuple(dies_mhz.get(die) for die in range(max(dies_mhz) + 1))
-    present = [mhz for mhz in clocks_mhz if mhz]
-    running = [mhz for mhz in present if mhz > DEEP_SLEEP_MHZ]
-    return {"die_clocks_mhz": clocks_mhz, "sm_clock_mhz": min(running or present, default=None)}
+    return {"die_clocks_mhz": clocks_mhz, "sm_clock_mhz": lowest_running_mhz(clocks_mhz)}
 
 
 def _called(call: PlannedCall) -> bytes:

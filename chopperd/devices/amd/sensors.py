@@ -1,7 +1,6 @@
 """Reads one AMD GPU, from its block of metrics and from calls for single fields."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,23 +11,13 @@ from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import Call, Channel, EnergyCheck, Verdict
 from chopperd.devices.faults import DeviceFaults
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.model.devices import DEEP_SLEEP_MHZ, MOST_DIES, DeviceReading, ReadScope
+from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope, lowest_running_mhz
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.plausible import DIE_CLOCK_MHZ, Bounds
 
 logger = logging.getLogger(__name__)
 
 _NOTHING: Final = DeviceReading()
-
-
-def lowest_running_mhz(clocks_mhz: Sequence[float | None]) -> float | None:
-    """Return the lowest clock of the dies that run; if none runs, of those that sleep.
-
-    None where no die has a clock: all are switched off (0), or not reported (None).
-    """
-    present = [clock for clock in clocks_mhz if clock]
-    running = [clock for clock in present if clock > DEEP_SLEEP_MHZ]
-    return min(running or present, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_void_p, cast
 from types import ModuleType
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from chopperd.clock import Clock
 from chopperd.devices.faults import CallFailedError, DeviceFaults
@@ -148,14 +148,6 @@ def _address(handle: object) -> int | None:
 _NO_INSTANCE: Final = 0xFFFFFFFF
 
 
-class _Row(Protocol):
-    """A row of the binding's list of processes; `usedGpuMemory` is None where not available."""
-
-    pid: int
-    usedGpuMemory: int | None  # noqa: N815 - the vendor's name
-    gpuInstanceId: int  # noqa: N815 - the vendor's name
-
-
 class DeviceHealth:
     """Reads faults and processes of one GPU or GPU instance; for one thread."""
 
@@ -178,8 +170,15 @@ class DeviceHealth:
             operation = f"nvmlDeviceGetComputeRunningProcesses_{version}"
 
             def listed(operation: str = operation) -> list[GpuProcess]:
-                rows: list[_Row] = getattr(self._nvml, operation)(self._handle)
-                return [_process(row) for row in rows]
+                rows = getattr(self._nvml, operation)(self._handle)
+                return [
+                    GpuProcess(
+                        pid=row.pid,
+                        memory_used_bytes=row.usedGpuMemory,  # None where not available
+                        partition={_NO_INSTANCE: None}.get(row.gpuInstanceId, row.gpuInstanceId),
+                    )
+                    for row in rows
+                ]
 
             found = self._faults.processes(operation, listed)
             if found is not None:
@@ -224,12 +223,3 @@ class DeviceHealth:
             return ask()
         except self._nvml.NVMLError:
             return None
-
-
-def _process(row: _Row) -> GpuProcess:
-    instance = row.gpuInstanceId
-    return GpuProcess(
-        pid=row.pid,
-        memory_used_bytes=row.usedGpuMemory,
-        partition=None if instance == _NO_INSTANCE else instance,
-    )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -162,7 +161,7 @@ class RingLayout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingDescription:
-    """Description of what is sampled; each sampler process writes it once."""
+    """Description of what is sampled; each sampler process writes it once, as JSON."""
 
     gpus: tuple[GpuInfo, ...] = ()  # GPU of each slot, in slot order
     backend: str = ""  # name of the back end
@@ -171,12 +170,3 @@ class RingDescription:
     #: Why this back end was chosen, for people; None where the user named it.
     chosen: str | None = None
     failure: str | None = None  # why the sampler could not start; None if it did
-
-    def encoded(self) -> bytes:
-        """Encode the description as it is in the memory: JSON."""
-        return msgspec.json.encode(self)
-
-    @staticmethod
-    def decoded(data: bytes) -> "RingDescription":
-        """Decode a description from the bytes of `encoded`."""
-        return msgspec.json.decode(data, type=RingDescription)

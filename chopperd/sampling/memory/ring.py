@@ -8,6 +8,7 @@ from itertools import count
 from struct import Struct
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from chopperd.errors import StoreError
@@ -167,7 +168,8 @@ class RingWriter:
         if is_new or self._get("description_sequence") % 2:  # else whoever wrote it died over it
             return description
         end = DESCRIPTION_OFFSET + self._get("description_bytes")
-        earlier = RingDescription.decoded(self._map[DESCRIPTION_OFFSET:end])
+        data = self._map[DESCRIPTION_OFFSET:end]
+        earlier = msgspec.json.decode(data, type=RingDescription)
         if description.failure is not None:
             return replace(earlier, failure=description.failure)
         return replace(
@@ -175,7 +177,7 @@ class RingWriter:
         )
 
     def _describe(self, description: RingDescription) -> None:
-        data = description.encoded()
+        data = msgspec.json.encode(description)
         if len(data) > DESCRIPTION_BYTES:
             raise StoreError(f"{len(description.gpus)} GPUs are too many for the shared memory")
         sequence = self._get("description_sequence") | 1

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from chopperd.correlate.clock.governing import governing_mhz
@@ -199,7 +200,7 @@ class RingReader:
             end = DESCRIPTION_OFFSET + int(self._header["description_bytes"])
             data = self._map[DESCRIPTION_OFFSET:end]
             if sequence % 2 == 0 and sequence == int(self._header["description_sequence"]):
-                return RingDescription.decoded(data)
+                return msgspec.json.decode(data, type=RingDescription)
         raise StoreError("the sampler's description of the GPUs is unfinished")
 
     def drain(self, slot: int, position: int = 0) -> Drained:

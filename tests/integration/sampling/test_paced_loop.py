@@ -4,6 +4,7 @@ The truth is a function of time, so every integral can be worked out beside the 
 """
 
 import logging
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -241,10 +242,10 @@ def test_what_the_budget_slows_is_said_once(
     paced.truth = Phases(range(0, 200, 20)).at
     with caplog.at_level(logging.WARNING):
         paced.run()
-    assert [record.getMessage() for record in caplog.records] == [
-        "GPU 0: sampled at 1, not 10 Hz: at that rate driver calls would take 2 % of the time, "
-        "0.2 % are allowed"
-    ]
+    (said,) = (record.getMessage() for record in caplog.records)
+    # Reads are at random points, so that a judgement may see one less or more of them.
+    share = r"sampled at 1, not 10 Hz: .* would take (1\.9\d|2|2\.0\d) % of the time, 0\.2 % are"
+    assert re.search(share, said)
     assert paced.bench.reader.status(0).pace is Pace.BUDGET
 
 

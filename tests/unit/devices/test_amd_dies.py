@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.devices.amd.sensors import lowest_running_mhz
+from chopperd.model.devices import lowest_running_mhz
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from ctypes import Structure, Union, memset, sizeof
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, TypeAlias
 
 from chopperd.devices.amd.block import ABSENT, MetricsLayout, MetricSlot
@@ -29,6 +30,8 @@ from chopperd.units import MICROWATTS_PER_WATT
 class SmiQuery:
     """A number that a separate call gives, outside of the block of metrics."""
 
+    field: str  # the field of `DeviceReading` or `GpuInfo`
+    bounds: Bounds
     call: str  # the entry point
     #: Arguments that select the number: names of constants in the binding, or numbers.
     keys: tuple[str | int, ...] = ()
@@ -48,12 +51,15 @@ class SmiQuery:
         return f"{self.call}.{self.member}" if self.member else self.call
 
 
-def _memory(call: str) -> SmiQuery:
-    return SmiQuery(call=call, keys=("AMDSMI_MEM_TYPE_VRAM",), unit="bytes")
+def _memory(field: str, call: str) -> SmiQuery:
+    keys, bounds = ("AMDSMI_MEM_TYPE_VRAM",), plausible.MEMORY_BYTES
+    return SmiQuery(field=field, bounds=bounds, call=call, keys=keys, unit="bytes")
 
 
-def _power_limit(member: str) -> SmiQuery:
+def _power_limit(field: str, member: str) -> SmiQuery:
     return SmiQuery(
+        field=field,
+        bounds=plausible.POWER_W,
         call="amdsmi_get_power_cap_info",
         keys=(0,),
         structure="amdsmi_power_cap_info_t",
@@ -63,8 +69,10 @@ def _power_limit(member: str) -> SmiQuery:
     )
 
 
-def _clock(domain: str, member: str) -> SmiQuery:
+def _clock(field: str, domain: str, member: str) -> SmiQuery:
     return SmiQuery(
+        field=field,
+        bounds=plausible.CLOCK_MHZ,
         call="amdsmi_get_clock_info",
         keys=(f"AMDSMI_CLK_TYPE_{domain}",),
         structure="amdsmi_clk_info_t",
@@ -75,6 +83,8 @@ def _clock(domain: str, member: str) -> SmiQuery:
 
 def _power(member: str, source: str) -> SmiQuery:
     return SmiQuery(
+        field="power_w",
+        bounds=Bounds(plausible.POWER_W.low, 65_534),
         call="amdsmi_get_power_info",
         structure="amdsmi_power_info_t",
         member=member,
@@ -84,8 +94,10 @@ def _power(member: str, source: str) -> SmiQuery:
     )
 
 
-def _threshold(sensor: str, limit: str) -> SmiQuery:
+def _threshold(field: str, sensor: str, limit: str) -> SmiQuery:
     return SmiQuery(
+        field=field,
+        bounds=plausible.THRESHOLD_C,
         call="amdsmi_get_temp_metric",
         keys=(f"AMDSMI_TEMPERATURE_TYPE_{sensor}", f"AMDSMI_TEMP_{limit}"),
         kind=NumberKind.INT64,
@@ -93,53 +105,43 @@ def _threshold(sensor: str, limit: str) -> SmiQuery:
     )
 
 
-#: Fields with their bounds and queries, best first.
-Queries: TypeAlias = tuple[tuple[str, Bounds, tuple[SmiQuery, ...]], ...]
+#: Queries of fields, best first.
+Queries: TypeAlias = tuple[SmiQuery, ...]
 
 #: Fields that full reads add to the block. Source: amdsmi_get_gpu_memory_usage (bytes, of the whole
 #: card); amdsmi_power_cap_info_t (uW from ROCm 6.1.2 on), of the first sensor.
 EXTRA: Final[Queries] = (
-    ("memory_used_bytes", plausible.MEMORY_BYTES, (_memory("amdsmi_get_gpu_memory_usage"),)),
-    ("power_limit_w", plausible.POWER_W, (_power_limit("power_cap"),)),
+    _memory("memory_used_bytes", "amdsmi_get_gpu_memory_usage"),
+    _power_limit("power_limit_w", "power_cap"),
 )
 #: For GPUs whose block is not available (in virtual machines), or lacks the field.
 FALLBACKS: Final[Queries] = (
-    ("sm_clock_mhz", plausible.CLOCK_MHZ, (_clock("GFX", "clk"),)),
-    ("mem_clock_mhz", plausible.CLOCK_MHZ, (_clock("MEM", "clk"),)),
-    (
-        "power_w",
-        Bounds(plausible.POWER_W.low, 65_534),
-        (
-            _power("current_socket_power", POWER_INSTANT),
-            _power("average_socket_power", POWER_AVERAGE),
-        ),
-    ),
-    (
-        "activity_ratio",
-        plausible.RATIO,
-        (
-            SmiQuery(
-                call="amdsmi_get_gpu_activity",
-                structure="amdsmi_engine_usage_t",
-                member="gfx_activity",
-                per_unit=100,
-                unit="%",
-                absent=ABSENT[NumberKind.UINT16],
-            ),
-        ),
+    _clock("sm_clock_mhz", "GFX", "clk"),
+    _clock("mem_clock_mhz", "MEM", "clk"),
+    _power("current_socket_power", POWER_INSTANT),
+    _power("average_socket_power", POWER_AVERAGE),
+    SmiQuery(
+        field="activity_ratio",
+        bounds=plausible.RATIO,
+        call="amdsmi_get_gpu_activity",
+        structure="amdsmi_engine_usage_t",
+        member="gfx_activity",
+        per_unit=100,
+        unit="%",
+        absent=ABSENT[NumberKind.UINT16],
     ),
 )
 #: Fields of `GpuInfo`, read once. A clock's highest level is that of now: a user may have lowered
 #: it.
 FIXED: Final[Queries] = (
-    ("sm_clock_max_mhz", plausible.CLOCK_MHZ, (_clock("GFX", "max_clk"),)),
-    ("mem_clock_max_mhz", plausible.CLOCK_MHZ, (_clock("MEM", "max_clk"),)),
-    ("power_limit_w", plausible.POWER_W, (_power_limit("power_cap"),)),
-    ("power_limit_default_w", plausible.POWER_W, (_power_limit("default_power_cap"),)),
-    ("temperature_slowdown_c", plausible.THRESHOLD_C, (_threshold("HOTSPOT", "CRITICAL"),)),
-    ("temperature_shutdown_c", plausible.THRESHOLD_C, (_threshold("HOTSPOT", "EMERGENCY"),)),
-    ("temperature_memory_max_c", plausible.THRESHOLD_C, (_threshold("VRAM", "CRITICAL"),)),
-    ("memory_size_bytes", plausible.MEMORY_BYTES, (_memory("amdsmi_get_gpu_memory_total"),)),
+    _clock("sm_clock_max_mhz", "GFX", "max_clk"),
+    _clock("mem_clock_max_mhz", "MEM", "max_clk"),
+    _power_limit("power_limit_w", "power_cap"),
+    _power_limit("power_limit_default_w", "default_power_cap"),
+    _threshold("temperature_slowdown_c", "HOTSPOT", "CRITICAL"),
+    _threshold("temperature_shutdown_c", "HOTSPOT", "EMERGENCY"),
+    _threshold("temperature_memory_max_c", "VRAM", "CRITICAL"),
+    _memory("memory_size_bytes", "amdsmi_get_gpu_memory_total"),
 )
 
 
@@ -150,14 +152,14 @@ def fields_of(
 
     `size_bytes` is the upper bound of the memory in use.
     """
-    return tuple(
-        ExtraField(
-            name=name,
-            bounds=Bounds(0, size_bytes) if name == "memory_used_bytes" and size_bytes else bounds,
-            calls=tuple(_calls(library, handle, each)),
-        )
-        for name, bounds, each in queries
-    )
+    fields = []
+    for name, group in groupby(queries, key=lambda query: query.field):
+        each = tuple(group)
+        is_limited = name == "memory_used_bytes" and size_bytes
+        bounds = Bounds(0, size_bytes or 0) if is_limited else each[0].bounds
+        calls = tuple(_calls(library, handle, each))
+        fields.append(ExtraField(name=name, bounds=bounds, calls=calls))
+    return tuple(fields)
 
 
 def values_of(fields: Iterable[ExtraField]) -> dict[str, float]:
@@ -174,7 +176,7 @@ def values_of(fields: Iterable[ExtraField]) -> dict[str, float]:
     return found
 
 
-def _calls(library: Library, handle: int, queries: tuple[SmiQuery, ...]) -> Iterator[PlannableCall]:
+def _calls(library: Library, handle: int, queries: Queries) -> Iterator[PlannableCall]:
     for query in queries:
         try:
             yield _call(library, handle, query)
