@@ -48,12 +48,8 @@ _STORING_ENDS_NS: Final = 1800 * NS_PER_MS
 class Agent:
     """One node's agent; `run` it once.
 
-    Attributes:
-        stopped_by: The signal that ended `run`; None if `stop` did.
-
-    Args:
-        simulation: The node that the back end "simulated" imitates.
-        on_ready: Called in the main loop once the agent serves.
+    `stopped_by` is the signal that ended `run`; None if `stop` did. `on_ready` is called in the
+    main loop once the agent serves.
     """
 
     def __init__(

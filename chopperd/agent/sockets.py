@@ -61,10 +61,7 @@ class Sockets:
 def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Sockets:
     """Open all sockets of an agent, listening.
 
-    Args:
-        config: The addresses.
-        runtime: Folder of the Unix socket.
-        with_local: Whether to open the Unix socket: the folder can be written to.
+    The Unix one is opened in the runtime folder only `with_local`: if that can be written to.
 
     Raises:
         ConfigError: Some can't be opened: lists each, and the program that uses it.

@@ -101,11 +101,9 @@ class AccessPolicy:
 
 
 def host_names(listen: str, allowed: Iterable[str]) -> frozenset[str]:
-    """Return the host names to answer to: local ones, the listen address and those allowed.
+    """Return the host names to answer to: local ones, that of "ADDRESS:PORT", and those allowed.
 
-    Args:
-        listen: "ADDRESS:PORT", or "" for none.
-        allowed: Names without ports; addresses of IPv6 with or without brackets.
+    Addresses of IPv6 may be allowed with or without brackets.
     """
     bracketed = (f"[{name}]" if ":" in name and name[0] != "[" else name for name in allowed)
     names = [host_of(listen), *bracketed]
@@ -154,14 +152,9 @@ def read_token(path: str) -> str:
 
 
 class UnixPeer:
-    """Process at the other end of a Unix socket.
+    """Process at the other end of a Unix socket, by its pid (0: not visible here) and uid.
 
-    Args:
-        pid: Its process id, recorded by the kernel when it connected; 0 if not visible here.
-        uid: Its uid, recorded by the kernel when it connected.
-
-    Attributes:
-        uid: Its user; < 0 inside a container, None if its container is unknown.
+    `uid` is its user; < 0 inside a container, None if its container is unknown.
     """
 
     def __init__(self, pid: int, uid: int) -> None:

@@ -15,51 +15,52 @@ _EVERYONE: Final = 0o666
 
 
 def bind_tcp(listen: str, *, key: str, only_loopback: bool = False) -> socket.socket:
-    """Return a socket that listens on "ADDRESS:PORT".
+    """Return a socket that listens on "ADDRESS:PORT"; port 0 takes any that is free.
 
-    Args:
-        listen: Numeric address and port; port 0 takes any that is free.
-        key: The configuration's key, for errors.
-        only_loopback: Whether to refuse addresses that other machines can reach.
+    `key` is the configuration's, for errors.
 
     Raises:
         ConfigError: Another program listens there, or the address can't be used.
     """
-    host, _, port = listen.rpartition(":")
-    host = host.strip("[]")
+    host = listen.rpartition(":")[0].strip("[]")
     if only_loopback and not ipaddress.ip_address(host).is_loopback:
-        raise ConfigError(
-            [
-                f'{key} is "{listen}": other machines could use it; listen on 127.0.0.1, or set '
-                "api.insecure"
-            ]
-        )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends at once (TCP_NODELAY) only where the socket names its protocol; without it each
-    # answer waits for the client's delayed acknowledgement, 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        problem = "other machines could use it; listen on 127.0.0.1, or set api.insecure"
+        raise ConfigError([f'{key} is "{listen}": {problem}'])
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, int(port)))
+        listening = _bound(listen)
         listening.listen(_BACKLOG)
     except OSError as error:
-        listening.close()
-        raise ConfigError([f'{key} is "{listen}": {_why(error)}']) from error
+        in_use = "another program listens there already; `ss -ltnp` names it"
+        why = in_use if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise ConfigError([f'{key} is "{listen}": {why}']) from error
     listening.setblocking(False)
     return listening
 
 
 def is_in_use(listen: str) -> bool:
     """Whether something listens at "ADDRESS:PORT"."""
+    try:
+        _bound(listen).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _bound(listen: str) -> socket.socket:
+    """Return a socket bound to "ADDRESS:PORT"; raises OSError."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends at once (TCP_NODELAY) only where the socket names its protocol; without it each
+    # answer waits for the client's delayed acknowledgement, 40 ms.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, int(port)))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def bind_unix(path: Path) -> socket.socket:
@@ -93,12 +94,6 @@ def unlink_if_ours(path: Path, inode: int) -> None:
             path.unlink()
     except FileNotFoundError:
         return
-
-
-def _why(error: OSError) -> str:
-    if error.errno != errno.EADDRINUSE:
-        return error.strerror or str(error)
-    return "another program listens there already; `ss -ltnp` names it"
 
 
 def _clear(path: Path) -> None:

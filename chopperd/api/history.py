@@ -1,8 +1,7 @@
 """Past samples of one GPU as a bounded number of points; long ranges are read in slices."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -167,109 +166,93 @@ def _add_line(sums: BinSums, line: _Line, edges_ns: Int64s) -> None:
 def history(
     source: SampleSource, gpu: str, from_unix_ns: int, to_unix_ns: int, points: int
 ) -> GpuHistory:
-    """Return the samples of a GPU in [from, to) as at most `points` points.
+    """Return the samples of a GPU in [from, to) as at most `points` points, at least one.
 
     Each point is a sample if there are few of them, else a bin of equal length.
-
-    Args:
-        source: The stored samples.
-        gpu: Label.
-        from_unix_ns: Start; before the end, by at most `LONGEST_NS`.
-        to_unix_ns: End.
-        points: At least one.
     """
     if to_unix_ns - from_unix_ns <= _SLICE_NS:
         found = _slice(source, gpu, from_unix_ns, to_unix_ns)
-        if found is None or _inside(found.samples, from_unix_ns, to_unix_ns).sum() <= points:
+        if found is None:
+            return GpuHistory(
+                gpu=gpu,
+                simulated=False,
+                from_unix_ns=from_unix_ns,
+                to_unix_ns=to_unix_ns,
+                bin_ns=None,
+                samples=0,
+                t_unix_ns=[],
+                values={},
+                energy_j=[],
+                causes={},
+            )
+        if _inside(found[0], from_unix_ns, to_unix_ns).sum() <= points:
             return _each_sample(found, gpu, from_unix_ns, to_unix_ns)
-    edges_ns = _bin_edges(from_unix_ns, to_unix_ns, points)
-    sums = _HistorySums(edges_ns=edges_ns)
-    for start_ns, end_ns in _slices(from_unix_ns, to_unix_ns):
-        found = _slice(source, gpu, start_ns, end_ns)
-        if found is not None:
+    length_ns = to_unix_ns - from_unix_ns
+    points = min(points, length_ns)
+    sums = _HistorySums(from_unix_ns + np.arange(points + 1) * length_ns // points)
+    for start_ns in range(from_unix_ns, to_unix_ns, _SLICE_NS):
+        end_ns = min(start_ns + _SLICE_NS, to_unix_ns)
+        if (found := _slice(source, gpu, start_ns, end_ns)) is not None:
             sums.add(found, start_ns, end_ns)
     return sums.result(gpu)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    samples: GpuSamples
-    simulated: bool
+#: Samples of one GPU, and whether they are simulated.
+_Slice: TypeAlias = tuple[GpuSamples, bool]
 
 
 def _slice(source: SampleSource, gpu: str, start_ns: int, end_ns: int) -> _Slice | None:
     found = source.between(start_ns - _MARGIN_NS, end_ns + _MARGIN_NS, [gpu])
     if found is None:
         return None
-    own = next((each for each in found.gpus if each.gpu.gpu == gpu), None)
-    return _Slice(own, found.simulated) if own is not None and len(own) else None
-
-
-def _slices(from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
-    for start_ns in range(from_ns, to_ns, _SLICE_NS):
-        yield start_ns, min(start_ns + _SLICE_NS, to_ns)
-
-
-def _bin_edges(from_ns: int, to_ns: int, points: int) -> Int64s:
-    """Return (points + 1,) int64 edges of nearly equal bins, each of at least 1 ns."""
-    points = min(points, to_ns - from_ns)
-    return from_ns + np.arange(points + 1, dtype=np.int64) * (to_ns - from_ns) // points
+    own = [each for each in found.gpus if each.gpu.gpu == gpu and len(each)]
+    return (own[0], found.simulated) if own else None
 
 
 def _inside(samples: GpuSamples, from_ns: int, to_ns: int) -> Bools:
     return (samples.t_unix_ns >= from_ns) & (samples.t_unix_ns < to_ns)
 
 
-def _each_sample(found: _Slice | None, gpu: str, from_ns: int, to_ns: int) -> GpuHistory:
+def _each_sample(found: _Slice, gpu: str, from_ns: int, to_ns: int) -> GpuHistory:
     """Return a history with every sample as a point of its own."""
-    samples = found.samples if found is not None else None
-    inside = _inside(samples, from_ns, to_ns) if samples is not None else np.zeros(0, bool)
-    values: dict[str, Band] = {}
-    causes: dict[str, list[float | None]] = {}
-    if samples is not None and inside.any():
-        columns = {name: getattr(samples, name)[inside] for name in _BAND_COLUMNS}
-        values = {
-            name: Band(mean=numbers, min=numbers, max=numbers)
-            for name, column in columns.items()
-            if not np.isnan(column).all() and (numbers := _numbers(column))
-        }
-        each_one = np.arange(int(inside.sum()) + 1)
-        counts = _cause_counts(samples.causes[inside], each_one)
-        causes = _cause_shares(counts, np.diff(each_one))
+    samples, simulated = found
+    inside = _inside(samples, from_ns, to_ns)
+    each_one = np.arange(int(inside.sum()) + 1)
+    columns = {name: getattr(samples, name)[inside] for name in _BAND_COLUMNS}
+    counts = _cause_counts(samples.causes[inside], each_one)
     return GpuHistory(
         gpu=gpu,
-        simulated=found is not None and found.simulated,
+        simulated=simulated,
         from_unix_ns=from_ns,
         to_unix_ns=to_ns,
         bin_ns=None,
-        samples=int(inside.sum()),
-        t_unix_ns=samples.t_unix_ns[inside].tolist() if samples is not None else [],
-        values=values,
-        energy_j=_numbers(samples.energy_j[inside]) if samples is not None else [],
-        causes=causes,
+        samples=len(each_one) - 1,
+        t_unix_ns=samples.t_unix_ns[inside].tolist(),
+        values={
+            name: Band(mean=numbers, min=numbers, max=numbers)
+            for name, column in columns.items()
+            if not np.isnan(column).all() and (numbers := _numbers(column))
+        },
+        energy_j=_numbers(samples.energy_j[inside]),
+        causes=_cause_shares(counts, np.diff(each_one)),
     )
 
 
-@dataclass(slots=True, kw_only=True)
 class _HistorySums:
-    """Sums over all bins of a history, filled slice by slice."""
+    """Sums over all bins of a history, by their edges, filled slice by slice."""
 
-    edges_ns: Int64s
-    columns: dict[str, BinSums] = field(default_factory=dict)
-    cause_counts: dict[str, Int64s] = field(default_factory=dict)
-    energy_j: Float64s = field(init=False)
-    samples: Int64s = field(init=False)
-    simulated: bool = False
-
-    def __post_init__(self) -> None:
-        bins = len(self.edges_ns) - 1
-        self.energy_j = np.full(bins, np.nan)
-        self.samples = np.zeros(bins, np.int64)
+    def __init__(self, edges_ns: Int64s) -> None:
+        self.edges_ns = edges_ns
+        self.columns: dict[str, BinSums] = {}
+        self.cause_counts: dict[str, Int64s] = {}
+        self.energy_j = np.full(len(edges_ns) - 1, np.nan)
+        self.samples = np.zeros(len(edges_ns) - 1, np.int64)
+        self.simulated = False
 
     def add(self, found: _Slice, start_ns: int, end_ns: int) -> None:
         """Add the samples, line and causes in [start, end) of a slice."""
-        samples = found.samples
-        self.simulated |= found.simulated
+        samples, simulated = found
+        self.simulated |= simulated
         inner = self.edges_ns[(self.edges_ns > start_ns) & (self.edges_ns < end_ns)]
         edges_ns = np.concatenate(([start_ns], inner, [end_ns]))
         places = np.searchsorted(self.edges_ns, edges_ns[:-1], "right") - 1

@@ -5,8 +5,9 @@ about the node and its GPUs contain no names of jobs, kernels and files.
 """
 
 import math
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import field
@@ -318,7 +319,7 @@ def gpu_of(live: GpuLive) -> Gpu:
         Gpu,
         gpu=live.info.gpu,
         reading=_reading_of(live.reading),
-        totals=_totals_of(live.totals) if live.totals is not None else None,
+        totals=live.totals and _totals(live.totals, Totals, attrgetter("label")),
         residency=tuple(
             ResidencyBucket(up_to_mhz=edge if math.isfinite(edge) else None, time_s=time_s)
             for edge, time_s in sorted(live.residency_s.items())
@@ -357,16 +358,13 @@ def snapshot_of(status: Status, gpus: Gpus) -> NodeSnapshot:
 
 
 def _live_of(gpu: Gpu) -> GpuLive:
-    causes, totals = gpu.reading.causes, gpu.totals
+    given = gpu.reading.causes
+    causes = None if given is None else frozenset(map(_cause, given))
     return _copied(
         gpu,
         GpuLive,
-        reading=_copied(
-            gpu.reading,
-            DeviceReading,
-            causes=None if causes is None else frozenset(map(_cause, causes)),
-        ),
-        totals=None if totals is None else _live_totals_of(totals),
+        reading=_copied(gpu.reading, DeviceReading, causes=causes),
+        totals=gpu.totals and _totals(gpu.totals, LiveTotals, _cause),
         residency_s={
             math.inf if bucket.up_to_mhz is None else bucket.up_to_mhz: bucket.time_s
             for bucket in gpu.residency
@@ -381,22 +379,11 @@ def _reading_of(reading: DeviceReading) -> Reading:
     return _copied(reading, Reading, causes=labels)
 
 
-def _totals_of(totals: LiveTotals) -> Totals:
-    return _copied(
-        totals,
-        Totals,
-        limited_s={cause.label: value_s for cause, value_s in totals.limited_s.items()},
-        lost_s={cause.label: value_s for cause, value_s in totals.lost_s.items()},
-    )
-
-
-def _live_totals_of(totals: Totals) -> LiveTotals:
-    return _copied(
-        totals,
-        LiveTotals,
-        limited_s={_cause(label): value_s for label, value_s in totals.limited_s.items()},
-        lost_s={_cause(label): value_s for label, value_s in totals.lost_s.items()},
-    )
+def _totals(totals: LiveTotals | Totals, target: type[T], key: Callable[[Any], object]) -> T:
+    """Totals as the other type, whose causes are made by `key`."""
+    limited_s = {key(cause): value_s for cause, value_s in totals.limited_s.items()}
+    lost_s = {key(cause): value_s for cause, value_s in totals.lost_s.items()}
+    return _copied(totals, target, limited_s=limited_s, lost_s=lost_s)
 
 
 def _cause(label: str) -> Cause:

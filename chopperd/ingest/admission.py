@@ -41,9 +41,7 @@ class Sender:
 class Admission:
     """Stores traces and queues them for analysis; `admit` is for any thread.
 
-    Args:
-        mode: Whether they are analysed ("here") or stored for later ("spool").
-        wake: Called when there is one more trace.
+    `wake` is called when there is one more trace.
     """
 
     def __init__(
@@ -167,11 +165,7 @@ class Admission:
 class Problem:
     """Stores and logs why a part of the agent does not work now, at most once a minute.
 
-    Attributes:
-        text: For people; None where it works. For any thread.
-
-    Args:
-        consequence: What does not happen meanwhile, for the log.
+    `text` is None where the part works, and for any thread; the log also has the consequence.
     """
 
     def __init__(self, consequence: str, clock: Clock) -> None:

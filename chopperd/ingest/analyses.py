@@ -79,16 +79,10 @@ class _Capture:
 class Analyses:
     """Analyses queued traces; `add` and the attributes are for any thread, the rest for one.
 
-    A trace stays queued, on disk and in the store, until its capture's document is stored: if the
-    agent ends before, the trace is analysed again.
-
-    Attributes:
-        tally: Traces by outcome.
-        worker_losses: Workers that died over their work or exceeded its time.
-        problem: Why nothing can be analysed now, as text for people; None if it can.
-
-    Args:
-        count_document: Called with each document that was stored.
+    A trace stays queued, on disk and in the store, until its capture's document is stored: if
+    the agent ends before, the trace is analysed again. `worker_losses` counts workers that died
+    over their work or exceeded its time; `problem` is why nothing can be analysed now, for
+    people.
     """
 
     def __init__(

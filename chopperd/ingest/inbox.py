@@ -67,11 +67,8 @@ class Arrival:
 class Inbox:
     """Finds, opens and removes files in the inbox folder; for one thread.
 
-    Attributes:
-        odd_count: Entries found that are no traces: links, pipes, files that can't be read.
-
-    Args:
-        settle_s: A file is complete when its size and time have not changed for this long.
+    A file is complete when its size and time have not changed for `settle_s`. `odd_count`
+    counts entries that are no traces: links, pipes, files that can't be read.
     """
 
     def __init__(self, folder: Path, settle_s: float, clock: Clock) -> None:
@@ -244,10 +241,7 @@ _RETRY_NS: Final = 5 * NS_PER_S
 class InboxPoller:
     """Takes the traces that jobs drop, for a quarter of a second at a time; for one thread.
 
-    Args:
-        queue: Stores the bytes, and the reasons of refusals.
-        problem: Stores why nothing can be taken.
-        is_stopped: Whether the agent ends: a copy in progress is dropped.
+    A copy in progress is dropped when the agent ends (`is_stopped`).
     """
 
     def __init__(

@@ -31,12 +31,7 @@ class Room(Protocol):
 
 
 class Incoming:
-    """A file of a trace's bytes as they come; ended by `close`, once it is stored, or `abort`.
-
-    Attributes:
-        path: The file that the bytes are written to.
-        size_bytes: Number of bytes so far.
-    """
+    """A file of a trace's bytes as they come; ended by `close`, once it is stored, or `abort`."""
 
     def __init__(self, room: Room, path: Path, fd: int) -> None:
         self._room = room

@@ -52,10 +52,7 @@ class QueuedTrace:
 class TraceQueue:
     """Stores traces until they are analysed; `all`, `get` and `bytes` never wait for the disk.
 
-    For any thread.
-
-    Args:
-        folder: Has `traces` and `rejected` in it.
+    For any thread. Its folder has `traces` and `rejected` in it.
     """
 
     def __init__(self, folder: Path, limits: QueueLimits) -> None:
@@ -136,11 +133,6 @@ class TraceQueue:
 
     def claim(self, size_bytes: int, more_bytes: int, *, check_disk: bool) -> None:
         """Reserve space for an incoming trace that grows.
-
-        Args:
-            size_bytes: Its size so far.
-            more_bytes: How much is to be added.
-            check_disk: Whether to check the disk's free space too.
 
         Raises:
             IngestError: It gets too large, or there is no room.

@@ -37,14 +37,8 @@ _MOST_STEP_ROWS: Final = 8192
 class IngestService:
     """Takes traces in and has them analysed.
 
-    Attributes:
-        uploads: Takes traces that clients send or name (`model.services.Ingest`).
-        is_ready: Whether traces are taken: the folders exist.
-
-    Args:
-        mode: Whether traces are analysed, stored for later or not taken.
-        roots: Folders below which clients may name files.
-        note_fault: Called at each exception that a thread survived.
+    `uploads` takes traces that clients send or name (`model.services.Ingest`); `is_ready` once
+    the folders exist. `note_fault` is called at each exception that a thread survived.
     """
 
     def __init__(
@@ -172,9 +166,8 @@ class IngestService:
     def _repeat(self, turn: Callable[[], bool], wake: threading.Event) -> None:
         """Take turns until stopped; an exception ends only its turn.
 
-        Args:
-            turn: Returns whether there is more to do at once.
-            wake: Ends the wait for the next turn.
+        A turn returns whether there is more to do at once; else `wake` ends the wait for
+        the next.
         """
         while not self._stopped.is_set():
             has_more = False
@@ -218,14 +211,7 @@ def new_ingest(
 ) -> IngestService:
     """Make the ingest service by the configuration, not started: nothing on disk changes yet.
 
-    Args:
-        config: All settings.
-        state: The state folder, with `inbox`, `traces`, `rejected` and `recorder`.
-        store: Where results are stored.
-        clock: Gives the time.
-        count_document: Called with each document that was stored.
-        command: Starts the analysis worker; None: this program's own.
-        note_fault: Called at each exception that a thread survived.
+    `command` starts the analysis worker; None: this program's own.
     """
     limits = QueueLimits(
         file_bytes=config.ingest.max_stored_bytes,

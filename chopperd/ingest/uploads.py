@@ -21,12 +21,7 @@ _MOST_AT_A_TIME: Final = 8
 
 
 class TraceUpload:
-    """An upload in progress (`model.services.Upload`); for one thread at a time.
-
-    Args:
-        admit: Stores the trace once it is complete.
-        ended: Called once at the end, successful or not.
-    """
+    """An upload in progress (`model.services.Upload`); for one thread at a time."""
 
     def __init__(
         self,
@@ -68,10 +63,7 @@ class TraceUpload:
 class Uploads:
     """Takes traces that clients send or name (`model.services.Ingest`); for any thread.
 
-    Args:
-        roots: Folders below which files may be named.
-        refuse: Raises `IngestError` where no traces are taken now.
-        is_stopped: Whether the agent ends.
+    `refuse` raises `IngestError` where no traces are taken now.
     """
 
     def __init__(
@@ -123,11 +115,7 @@ class Uploads:
     ) -> tuple[TraceEntry, bool]:
         """Copy a file below `ingest.roots`; return the trace's entry, and whether it is new.
 
-        Args:
-            path: The file.
-            job: The job that it belongs to; None: the one that the trace itself names.
-            owner_uid: User who asks, and must be able to read it; None: one who may read all.
-            device_map: Which GPU each of its devices is; None: to be found out.
+        The owner must be able to read it; None: one who may read all.
 
         Raises:
             IngestError: It is not below a root, no plain file, or not readable by its owner.
@@ -192,12 +180,8 @@ def opened_under(path: str, roots: Sequence[Path], uid: int | None) -> Iterator[
     """Open a plain file below one of the roots; gives its descriptor.
 
     The path is resolved first, then walked from `/`, one name at a time and following no link:
-    a link that was made meanwhile leads nowhere.
-
-    Args:
-        path: The path that the client gave.
-        roots: Folders below which files may be named.
-        uid: The user who must be able to read it; None: one who may read all.
+    a link that was made meanwhile leads nowhere. With a `uid` that user must be able to read
+    it.
 
     Raises:
         IngestError: The file is not below a root, no plain file, or not readable by this user.

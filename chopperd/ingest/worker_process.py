@@ -52,10 +52,8 @@ class Lost:
 class AnalysisWorker:
     """The analysis worker's process, which works on one request at a time.
 
-    Only `interrupt` and `pid` are for any thread; the rest is for one.
-
-    Args:
-        idle_s: The process is ended after this long without a request.
+    Only `interrupt` and `pid` are for any thread; the rest is for one. The process is ended
+    after `idle_s` without a request.
     """
 
     def __init__(self, command: Sequence[str], *, idle_s: float, clock: Clock) -> None:
@@ -87,9 +85,7 @@ class AnalysisWorker:
     def ask(self, request: Request, timeout_s: float) -> None:
         """Send a request, starting the process if there is none; `poll` gives the outcome.
 
-        Args:
-            request: What to do.
-            timeout_s: The process is killed if it takes longer.
+        The process is killed if that takes longer than `timeout_s`.
 
         Raises:
             FrameError: The request can't be sent.

@@ -34,12 +34,7 @@ _PROCESSES_NS: Final = 35 * NS_PER_S
 class GpuTrack:
     """Live state and totals of one GPU since the agent started.
 
-    Attributes:
-        info: The GPU as the newest sampler describes it.
-        drops: The drops of its busy clock.
-
-    Args:
-        slow_period_ns: Period of the reads that cover all fields.
+    `info` is as the newest sampler describes it; `drops` are those of its busy clock.
     """
 
     def __init__(self, info: GpuInfo, slow_period_ns: int) -> None:
@@ -128,12 +123,9 @@ class GpuTrack:
     def note_window(self, clock: BusyClock | None, lost_s: float | None) -> None:
         """Add a window's loss against peers to its sum.
 
-        Without peers the sum is hidden, as a constant sum would read as no loss; if the GPU was
-        not busy nothing was lost, and the sum is shown.
-
-        Args:
-            clock: The busy clock from `close_window`.
-            lost_s: The loss; None if it could not be compared.
+        Without peers the sum is hidden, as a constant sum would read as no loss; if the GPU
+        was not busy nothing was lost, and the sum is shown. `lost_s` is None if the loss
+        could not be compared.
         """
         self._excess_ratio = None
         if clock is None:
@@ -146,10 +138,8 @@ class GpuTrack:
     def live(self, now: TimeTriple, *, has_driver: bool, has_process: bool) -> GpuLive:
         """Return the GPU's present state.
 
-        Args:
-            now: The present times.
-            has_driver: Whether a sampler uses the driver, or will again soon.
-            has_process: Whether a sampler process exists, whose calls can hang.
+        `has_driver`: a sampler uses the driver, or will again soon; `has_process`: one
+        exists, whose calls can hang.
         """
         status = self._status
         period_ns = status.period_ns if status else 0

@@ -42,9 +42,7 @@ class GapRule:
     def are_covered(self, spacing_ns: Int64s, period_ns: int) -> Bools:
         """Whether each spacing is short enough to integrate over, (m,); stores the last spacings.
 
-        Args:
-            spacing_ns: (m,) int64 times between neighbouring samples, later than those before.
-            period_ns: The sampler's read period.
+        Of (m,) int64 spacings, later than those before, at the sampler's period.
         """
         recent_ns = np.concatenate([self._spacings_ns, spacing_ns])[
             -max(_SPACINGS, len(spacing_ns)) :
@@ -109,9 +107,6 @@ class LiveIntegrals:
 
     Between two samples the clock is linear; a state (busy, a reason) that each of them reports
     holds for the half of the interval on its side.
-
-    Args:
-        info: The GPU; its highest clock and its standing limit split the loss.
     """
 
     def __init__(self, info: GpuInfo) -> None:
@@ -141,9 +136,7 @@ class LiveIntegrals:
     def add(self, records: Records, period_ns: int) -> None:
         """Add new records to the integrals.
 
-        Args:
-            records: (n,) of `RECORD`, rising in time, later than those before.
-            period_ns: The sampler's read period.
+        The (n,) `RECORD`s rise in time and are later than those before.
         """
         if not len(records):
             return
@@ -283,10 +276,8 @@ def _blamed(causes: Int64s) -> Float64s:
 def _counted_ratio(counted_s: Float64s, length_s: Float64s, is_held: Bools) -> Float64s:
     """Compute the share of each interval that each cause was counted for, (m, causes), sum <= 1.
 
-    Args:
-        counted_s: (m, causes) increments of the counters.
-        length_s: (m,) lengths.
-        is_held: (m,) whether a hardware protection is in force at both ends.
+    From (m, causes) counter increments, (m,) lengths, and whether a hardware protection is in
+    force at both ends.
     """
     ratio = counted_s / length_s[:, np.newaxis]
     above, below = (ratio[:, list(some)].sum(axis=1) for some in (PROTECTIONS, OUTRANKED))

@@ -35,14 +35,9 @@ _WITHOUT_DRIVER: Final = frozenset({SamplerState.STOPPED, SamplerState.FAILED, S
 class LiveNode:
     """Follows the node over sampler processes and rings; counts never fall. For one thread.
 
-    GPUs are identified by UUID. One that goes away keeps its position and its label.
-
-    Attributes:
-        drops: Drops of the busy clock, to be stored; for any thread.
-
-    Args:
-        backend: Back end asked for, until one is in use.
-        slow_hz: Rate of the reads that cover all fields.
+    GPUs are identified by UUID. One that goes away keeps its position and its label. `drops` of
+    the busy clock are to be stored, by any thread; `backend` is the one asked for, until one is
+    in use.
     """
 
     def __init__(
@@ -80,10 +75,7 @@ class LiveNode:
         """Read new samples and return the node's state; call it about once a second.
 
         Also queues drops for the store. The agent's other parts are not in the snapshot.
-
-        Args:
-            sampler: The sampler process.
-            traced: Sums over recent captures, by GPU label.
+        `traced` has sums over recent captures, by GPU label.
         """
         traced = traced or {}
         if self._reader is not None:
@@ -200,8 +192,7 @@ class ProcessCosts:
     def read(self, pids: Mapping[str, int | None]) -> dict[str, ProcessLive]:
         """Read the present cost by role, of all roles that ever had a process.
 
-        Args:
-            pids: The present process of each role; None where there is none.
+        `pids` has None where a role has no process now.
         """
         for name, pid in pids.items():
             if pid is not None or name in self._roles:

@@ -28,11 +28,7 @@ _NEVER_NS: Final = -(2**62)
 
 
 class NewestValues:
-    """Stores the newest value of each field of a GPU, with its time.
-
-    Args:
-        slow_period_ns: Period of the reads that cover all fields.
-    """
+    """Stores the newest value of each field of a GPU, with its time."""
 
     def __init__(self, slow_period_ns: int) -> None:
         self._slow_period_ns = slow_period_ns
@@ -58,12 +54,7 @@ class NewestValues:
             self._limited_ns = int(t_ns[counted[-1]]), limited_ns
 
     def reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
-        """Return the newest value of each field; None where it is no longer valid.
-
-        Args:
-            now_mono_ns: The present time.
-            period_ns: The sampler's present period.
-        """
+        """Return the newest value of each field; None where it is no longer valid."""
         fast_ns = now_mono_ns - fresh_ns(period_ns)
         slow_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
 
@@ -106,12 +97,10 @@ TENTHS: Final = 10
 class ClockResidency:
     """Sampled time of one GPU in each clock bucket.
 
-    A sample counts for half of the interval on either side, so the buckets sum to the sampled time
-    of the live integrals, which leave out the same gaps. Bucket k of 1 to 10 holds clocks above
-    (k - 1) tenths of the highest SM clock and up to k tenths; the last one holds those above it.
-
-    Args:
-        info: The GPU; without a highest clock there are no buckets.
+    A sample counts for half of the interval on either side, so the buckets sum to the sampled
+    time of the live integrals, which leave out the same gaps. Bucket k of 1 to 10 holds clocks
+    above (k - 1) tenths of the highest SM clock and up to k tenths; the last one holds those
+    above it. Without a highest clock there are no buckets.
     """
 
     def __init__(self, info: GpuInfo) -> None:
@@ -127,9 +116,7 @@ class ClockResidency:
     def add(self, records: Records, period_ns: int) -> None:
         """Add the time between new records to the buckets.
 
-        Args:
-            records: (n,) of `RECORD`, rising in time, later than those before.
-            period_ns: The sampler's present period.
+        The (n,) `RECORD`s rise in time and are later than those before.
         """
         if not self._has_edges or not len(records):
             return
@@ -259,12 +246,10 @@ def window_excess_s(
     """Compute each GPU's loss in a window against the median clock of its model, in s.
 
     `max(0, 1 - mean / median) * busy time`, times the share of compute where it is known. The
-    median includes the GPU itself. It is an upper bound, as peers that wait for a slow GPU do so at
-    high clocks. None for a GPU that was not busy, and where fewer than four of its model were.
-
-    Args:
-        clocks: Busy clock of each GPU; None if it was not busy.
-        compute_ratios: The share of compute in each GPU's busy time; None where not known.
+    median includes the GPU itself. It is an upper bound, as peers that wait for a slow GPU do
+    so at high clocks. None for a GPU that was not busy, and where fewer than four of its model
+    were. Both sequences are by GPU: None if it was not busy, and where the share of compute is
+    not known.
 
     Source: design, "excess", live.
     """

@@ -73,10 +73,7 @@ class TracedLedger:
     ) -> Mapping[str, TracedTotals]:
         """Return sums by GPU label, of GPUs with a recent capture whose process has not left.
 
-        Also stores which processes are on the GPUs now.
-
-        Args:
-            processes: The processes on each GPU now, by label; None where unknown.
+        Also stores which processes are on the GPUs now (None: unknown).
         """
         now_ns = self._clock.unix_ns()
         since_ns = now_ns - RECENT_NS

@@ -48,9 +48,7 @@ def missing_bytes(folder: Path, min_free_ratio: float) -> int:
 def replaced_file(path: Path, *, mode: int = _SHARED) -> Iterator[BinaryIO]:
     """Open a new file for writing, which replaces `path` in one step at the end.
 
-    Args:
-        path: The file; what is there stays until then, and if anything fails.
-        mode: Its access mode, less what the process masks.
+    What is there stays until then, and if anything fails.
 
     Raises:
         StoreError: It can't be written.

@@ -81,10 +81,7 @@ class CaptureStore:
     def open(cls, path: Path | None, *, limits: DiskLimits, clock: Clock) -> "CaptureStore":
         """Open the store in a file, created if missing; a damaged file does not make this fail.
 
-        Args:
-            path: The file; None for memory.
-            limits: How much is retained.
-            clock: Clock of stored times and of retries.
+        None as path is for memory.
         """
         database = Database(
             path,

@@ -37,10 +37,8 @@ class RefusedError(StoreError):
 class Database:
     """The store's database, a file or (without a path) memory; all methods from any thread.
 
-    Attributes:
-        file: The file; other threads may read its properties.
-        trouble: Why changes are refused now, for people; None while they are written.
-        log_bytes: How large the file's log may stay.
+    Other threads may read the properties of `file`. `trouble` is why changes are refused now,
+    for people; None while they are written.
     """
 
     def __init__(
@@ -235,14 +233,8 @@ class WriteQueue:
     """Makes writes to a database in their order, at once or when the disk accepts them again.
 
     A write raises `RefusedError` where the database refuses. All methods may be called from any
-    thread.
-
-    Args:
-        database: The database to write to.
-        limit_bytes: Memory of waiting writes, beyond which the oldest are dropped.
-
-    Attributes:
-        dropped: Writes dropped since start.
+    thread. Beyond `limit_bytes` of memory the oldest waiting writes are dropped, which
+    `dropped` counts.
     """
 
     def __init__(self, database: Database, *, limit_bytes: int = QUEUE_BYTES) -> None:
@@ -271,11 +263,8 @@ class WriteQueue:
     ) -> Result | None:
         """Make a write after all waiting ones, return its result; None if it has to wait too.
 
-        Args:
-            write: Makes the write.
-            later: Makes the write after a wait; None: as `write`.
-            rows: How many rows it writes.
-            size_bytes: Memory that it takes while it waits.
+        `later` makes the write after a wait, if that is another; `rows` and `size_bytes` of
+        memory are counted while it waits.
         """
         with self._lock:
             if self._flush():

@@ -88,13 +88,10 @@ def quarantined(path: Path) -> list[Path]:
 def salvage(source: Path, target: sqlite3.Connection) -> tuple[int, int | None]:
     """Copy every readable row of a store into another, past damaged pages.
 
-    A row is readable only if its compressed body passes its checksum. Rows that the target already
-    has do not change. A capture whose own row is lost is made again from its traces or step rows;
-    without these its other rows are lost.
-
-    Args:
-        source: The damaged file; it is only read.
-        target: The store to copy into, at its newest version, in the caller's transaction.
+    A row is readable only if its compressed body passes its checksum. Rows that the target
+    already has do not change. A capture whose own row is lost is made again from its traces or
+    step rows; without these its other rows are lost. The target is at its newest version, in
+    the caller's transaction.
 
     Returns:
         Number of rows copied, and of rows that the file's indexes name but that could not be

@@ -93,13 +93,10 @@ class _Payload(msgspec.Struct, array_like=True):
 def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
     """Copy records with times and call lengths rounded to whole us, as they are stored.
 
-    A time is known to half the length of its driver call, some 10 us and more, so rounding it to
-    the nearest us costs nothing; call lengths are rounded up, so that no time seems better known
-    than it is. Of samples within one us only the first stays: times rise strictly.
-
-    Args:
-        records: (n,) of `RECORD`.
-        after_mono_ns: Records up to this time are left out.
+    A time is known to half the length of its driver call, some 10 us and more, so rounding it
+    to the nearest us costs nothing; call lengths are rounded up, so that no time seems better
+    known than it is. Of samples within one us only the first stays: times rise strictly. (n,)
+    `RECORD`s up to `after_mono_ns` are left out.
     """
     t_ns = (records["t_mono_ns"] + NS_PER_US // 2) // NS_PER_US * NS_PER_US
     passed_ns = np.maximum.accumulate(np.concatenate([[after_mono_ns], t_ns]))

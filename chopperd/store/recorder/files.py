@@ -216,10 +216,7 @@ class SampleFiles:
     def append(self, frame: bytes, span_ns: tuple[int, int], other_bytes: int) -> None:
         """Add a frame with the samples of a time, and wait until it is on disk, or store nothing.
 
-        Args:
-            frame: The frame.
-            span_ns: Unix times of its first and last sample.
-            other_bytes: Size of the recorder's other files.
+        `other_bytes` is the size of the recorder's other files.
 
         Raises:
             StoreError: There is no room, and nothing to delete.

@@ -44,10 +44,8 @@ Made = TypeVar("Made")
 class ChunkFiles:
     """Reads the chunks in a recorder's folder that may hold samples of `[from, to)`, once.
 
-    Attributes:
-        newest: Origin of the newest samples in the folder; None if there are none.
-        damaged: File and offset of skipped pieces that may be of this time.
-        unreadable: Names of files that may not be read.
+    `newest` is the origin of the newest samples in the folder; `damaged` has file and offset of
+    skipped pieces that may be of this time; `unreadable` names files that may not be read.
     """
 
     def __init__(self, folder: Path, from_unix_ns: int, to_unix_ns: int) -> None:

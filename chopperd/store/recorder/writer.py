@@ -109,12 +109,9 @@ class FlightRecorder:
     ) -> None:
         """Store the samples since the last call; if possible, they are on disk on return.
 
-        Args:
-            origin: Where they come from.
-            records: (n,) of `RECORD` by slot, times rising; as drained from the ring.
-            triples: Clock triples since the last call, rising.
-            lost_count: Samples of that time that the caller knows to be missing.
-            processes: Processes on the GPUs, if they were read since the last call.
+        Records, (n,) of `RECORD` by slot, and clock triples rise; `lost_count` samples of
+        that time are known to be missing; processes only if they were read since the last
+        call.
         """
         self._lost_count += lost_count
         self._unreported_lost_count += lost_count

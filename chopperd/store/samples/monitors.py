@@ -98,10 +98,6 @@ def looks_like_dcgmi(data: bytes) -> bool:
 def parsed_dcgmi(data: bytes, *, path: str) -> SampleSet:
     """Parse `dcgmi dmon` output in which a time was put before each line.
 
-    Args:
-        data: Its text, each line ended by just a newline.
-        path: The file, for messages.
-
     Raises:
         StoreError: There are no times, or no SM clock; the text is how to record them.
     """
@@ -290,10 +286,6 @@ def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
 
     A read's time is the middle of its second, and its length that second. Causes are unknown: the
     output's `throttle_status` does not name any. Its energy is left out.
-
-    Args:
-        data: Its text, each line ended by just a newline.
-        path: The file, for messages.
 
     Raises:
         StoreError: There are no times, or a cell can't be read; names the line.

@@ -91,11 +91,8 @@ def _is_header(line: str) -> bool:
 def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[str]) -> SampleSet:
     """Parse the CSV output of `nvidia-smi --query-gpu`.
 
-    Args:
-        data: Its text, each line ended by just a newline.
-        path: The file, for messages.
-        tz: Zone of the times; None is this machine's.
-        fields: The query's fields where the lines have no header, else empty.
+    `tz` as in `read_samples`; `fields` are the query's where the lines have no header, else
+    empty.
 
     Raises:
         StoreError: A needed field is missing, or a cell can't be read; names the line.

@@ -57,9 +57,7 @@ _LABEL: Final = re.compile(r"(?:gpu|card|device|nvidia)?[ #_]*(\d+(?:\.\d+)?)")
 def parsed_plain(data: bytes, *, path: str) -> SampleSet:
     """Parse CSV with columns of other names and units, and Unix times in any unit.
 
-    Args:
-        data: Its text, each line ended by just a newline; the header may be repeated.
-        path: The file, for messages.
+    The header may be repeated.
 
     Raises:
         StoreError: A time or SM clock column is missing, or a cell can't be read; with what to do.
@@ -160,9 +158,7 @@ def _moments(table: TextTable, name: str) -> Int64s:
 def unix_ns_of(text: str, unit: str = "") -> int:
     """Parse a Unix time in s, ms, us or ns (by its size), or a date with its zone, to Unix ns.
 
-    Args:
-        text: Such as "1764299999.123" or "2025-11-28T03:19:59.123Z".
-        unit: Its unit, if the column names one, else "".
+    `unit` is that of its column, "" if that names none.
 
     Raises:
         ValueError: It is neither, or not in that unit.

@@ -33,10 +33,7 @@ def parts_of_log(
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the recordings in a log, each with the number of its first line in the file.
 
-    Args:
-        data: The log.
-        mark: Text in the first line of a recording.
-        is_first: Whether a line with that text begins a recording.
+    A line that has `mark` in it begins one if `is_first` says so.
     """
     starts = [0]
     for found in re.finditer(re.escape(mark.encode()), data):
