@@ -43,7 +43,8 @@ class PauseFile:
         """Return the pause in force, or None; remove the file of a pause that is over."""
         with self._lock:
             pause = self._from_file() or self._held
-            if pause is None or not self._is_over(pause):
+            until_ns = None if pause is None else pause.until_unix_ns
+            if pause is None or until_ns is None or until_ns > self._clock.unix_ns():
                 return pause
             logger.info("the pause is over: %s", pause.reason)
             self._remove()
@@ -108,9 +109,6 @@ class PauseFile:
                 self._path.unlink()
             except IsADirectoryError:
                 self._path.rmdir()
-
-    def _is_over(self, pause: Pause) -> bool:
-        return pause.until_unix_ns is not None and pause.until_unix_ns <= self._clock.unix_ns()
 
 
 def parsed_pause(text: str) -> Pause:

@@ -103,13 +103,11 @@ class AgentClient:
             cursor = page.cursor
             if cursor is None or len(_step_keys(found)) > count:
                 break
-        wanted = _step_keys(found)[:count]
-        return tuple(
-            row
-            for key in reversed(wanted)
-            for row in sorted(found, key=_order)
-            if _step_key(row) == key
-        )
+        wanted = {key: nth for nth, key in enumerate(reversed(_step_keys(found)[:count]))}
+        # Within a step by rank, then device; unknown first.
+        found.sort(key=lambda row: (_number(row.rank), _number(row.device)))
+        chosen = [row for row in found if _step_key(row) in wanted]
+        return tuple(sorted(chosen, key=lambda row: wanted[_step_key(row)]))
 
     def traces(self, limit: int = _PAGE_ROWS) -> tuple[TraceEntry, ...]:
         """Request the traces that the agent received, newest first."""
@@ -146,10 +144,9 @@ def _step_keys(rows: Sequence[Row]) -> list[tuple[str | None, str | None, int | 
     return list(dict.fromkeys(map(_step_key, rows)))
 
 
+def _number(value: int | None) -> int:
+    return -1 if value is None else value
+
+
 def _step_key(row: Row) -> tuple[str | None, str | None, int | None]:
     return row.job, row.run, row.step
-
-
-def _order(row: Row) -> tuple[int, int]:
-    """Return the sort key of rows inside a step: rank, then device; unknown first."""
-    return (-1 if row.rank is None else row.rank, -1 if row.device is None else row.device)

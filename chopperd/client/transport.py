@@ -149,14 +149,13 @@ class Token:
 
     def is_known_to(self, uids: Iterable[int]) -> bool:
         """Whether all of these users, at least one, can read the token's file."""
-        known = [self._can_read(uid) for uid in uids]
+        for_group = self.mode & stat.S_IRGRP
+        known = [
+            uid in (_ROOT_UID, self.owner_uid)
+            or bool(for_group and is_member_of(uid, self.group_gid))
+            for uid in uids
+        ]
         return bool(known) and all(known)
-
-    def _can_read(self, uid: int) -> bool:
-        if uid in (_ROOT_UID, self.owner_uid):
-            return True
-        is_for_group = bool(self.mode & stat.S_IRGRP)
-        return is_for_group and is_member_of(uid, self.group_gid)
 
 
 def read_token(path: str | None) -> Token | None:
@@ -215,12 +214,12 @@ class Transport:
             AgentUnreachableError: Nobody answers.
             AgentRefusedError: The agent refuses; says why.
         """
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
         endpoint, connection = self._connect()
         with closing(connection):
             try:
-                connection.request(
-                    method, _target(path, query), headers=self._headers(accept, endpoint)
-                )
+                connection.request(method, target, headers=self._headers(accept, endpoint))
                 response = connection.getresponse()
             except (OSError, HTTPException) as error:
                 message = f"the server at {endpoint} does not answer: {_reason(error)}"
@@ -245,11 +244,6 @@ class Transport:
         if self.token is not None and self.token.is_known_to(endpoint.server_uids()):
             headers["Authorization"] = f"Bearer {self.token.text}"
         return headers
-
-
-def _target(path: str, query: Query | None) -> str:
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
 
 
 def _reason(error: Exception) -> str:

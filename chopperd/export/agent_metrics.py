@@ -19,7 +19,7 @@ from chopperd.export.metric import (
     standard,
 )
 from chopperd.model.devices import ReadScope
-from chopperd.model.live import GpuLive, GuardedPart, NodeSnapshot
+from chopperd.model.live import GuardedPart, NodeSnapshot
 from chopperd.sampling.memory.layout import Pace
 from chopperd.units import seconds_from_ns
 
@@ -56,15 +56,6 @@ def _sums(**names: str) -> Callable[[NodeSnapshot], Mapping[str, float]]:
     }
 
 
-def _paces(gpu: GpuLive) -> Mapping[str, float]:
-    return {pace: float(pace == gpu.pace) for pace in PACE.values or ()}
-
-
-def _step_time_bounds(snapshot: NodeSnapshot) -> Mapping[str, float | None]:
-    found = snapshot.self_test
-    return {"low": found.low_ratio, "high": found.high_ratio}
-
-
 def _outcomes(snapshot: NodeSnapshot) -> Mapping[str, float]:
     """Count traces by outcome, with zeros, so that the first of an outcome shows as an increase."""
     return {**dict.fromkeys(OUTCOME.values or (), 0), **snapshot.analysis.outcomes}
@@ -76,11 +67,6 @@ def _troubles(snapshot: NodeSnapshot) -> Mapping[str, float]:
         "store": float(bool(snapshot.store.trouble or snapshot.store.set_aside)),
         "analysis": float(snapshot.analysis.trouble is not None),
     }
-
-
-def _outlived_faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    """Return faults by part, with zeros, so that a part's first fault shows as an increase."""
-    return {part.value: snapshot.faults.get(part, 0) for part in GuardedPart}
 
 
 def _summed(name: str) -> Source:
@@ -144,7 +130,7 @@ AGENT_METRICS: Final = (
     full(
         "agent_pace",
         "Why a GPU is read at its present rate, 1 for the reason that applies",
-        per_gpu_by(PACE, _paces),
+        per_gpu_by(PACE, lambda gpu: {pace: pace == gpu.pace for pace in PACE.values or ()}),
     ),
     standard(
         "agent_driver_seconds_total",
@@ -159,7 +145,9 @@ AGENT_METRICS: Final = (
     standard(
         "agent_step_time_bound_ratio",
         "Ends of the 95 % interval of the step time ratio",
-        per_node_by(BOUND, _step_time_bounds),
+        per_node_by(
+            BOUND, lambda n: {"low": n.self_test.low_ratio, "high": n.self_test.high_ratio}
+        ),
     ),
     minimal(
         "agent_driver_call_hung_seconds",
@@ -225,7 +213,8 @@ AGENT_METRICS: Final = (
     standard(
         "agent_faults_total",
         "Unexpected errors that a part of the agent survived; its log shows them",
-        per_node_by(PART, _outlived_faults),
+        # With zeros, so that a part's first fault shows as an increase.
+        per_node_by(PART, lambda n: {part.value: n.faults.get(part, 0) for part in GuardedPart}),
     ),
     standard(
         "agent_process_cpu_seconds_total",

@@ -96,7 +96,7 @@ class Analyses:
     ) -> None:
         self._queue = queue
         self._store = store
-        self._worker = worker
+        self.worker = worker
         self._settings = settings
         self._clock = clock
         self._count_document = count_document
@@ -117,16 +117,6 @@ class Analyses:
         work = self._work
         return work if isinstance(work, str) else None
 
-    @property
-    def worker_pid(self) -> int | None:
-        """Pid of the worker process; None where there is none."""
-        return self._worker.pid
-
-    @property
-    def busy(self) -> bool:
-        """Whether the worker has something to do."""
-        return self._worker.busy
-
     def add(self, trace_ids: Iterable[str]) -> None:
         """Append traces of the queue to those that wait."""
         self._pending.extend(trace_ids)
@@ -137,25 +127,21 @@ class Analyses:
         While paused the worker gets no work and is killed over what it has.
         """
         self._take_filed()
-        if paused and self._worker.busy:
-            self._worker.interrupt()
-        outcome = self._worker.poll(wait_s)
+        if paused and self.worker.busy:
+            self.worker.interrupt()
+        outcome = self.worker.poll(wait_s)
         if outcome is not None:
             self.problem = None
             self._end_work(outcome)
-        if not self._worker.busy and not paused and self._clock.mono_ns() >= self._not_before_ns:
+        if not self.worker.busy and not paused and self._clock.mono_ns() >= self._not_before_ns:
             self._begin_next()
-
-    def interrupt(self) -> None:
-        """Stop the worker at once; for any thread."""
-        self._worker.interrupt()
 
     def close(self) -> None:
         """End the worker; the next run of the agent does its work again."""
         if isinstance(self._work, str):
             self._queue.forgive_start(self._work)
         self._work = None
-        self._worker.close()
+        self.worker.close()
 
     def _begin_next(self) -> None:
         """Begin a document, if only documents wait or enough traces wait for one; else a trace."""
@@ -167,10 +153,9 @@ class Analyses:
             self._begin_analysis(trace_id)
 
     def _is_document_overdue(self) -> bool:
-        traces_count = sum(len(capture.traces) for capture in self._due.values())
         first_mono_ns = min(capture.since_mono_ns for capture in self._due.values())
         return (
-            traces_count >= _MOST_UNCOMPOSED
+            sum(len(capture.traces) for capture in self._due.values()) >= _MOST_UNCOMPOSED
             or self._clock.mono_ns() - first_mono_ns >= _LONGEST_UNCOMPOSED_NS
         )
 
@@ -203,22 +188,25 @@ class Analyses:
             reason = f"its analysis was begun {_MOST_STARTS} times and never came to an end"
             self._give_up(queued.entry, TraceState.KILLED, reason)
             return
-        recorder = self._settings.recorder
+        recorder, options = self._settings.recorder, self._settings.options
+        if queued.entry.device_map is not None:
+            device_map = device_map_of(queued.entry.device_map, "device_map")
+            options = replace(options, join=replace(options.join, device_map=device_map))
         request = Analyse(
             id=trace_id,
             path=str(self._queue.path(trace_id)),
             origin=Origin(name=queued.entry.name, job=queued.entry.job),
             recorder=None if recorder is None else str(recorder),
-            options=_options_of(queued.entry, self._settings.options),
+            options=options,
         )
-        self._worker.ask(request, self._settings.timeout_s)
+        self.worker.ask(request, self._settings.timeout_s)
         self._work = trace_id
 
     def _begin_composing(self, capture: _Capture) -> None:
         filed = capture.filed
         request = Compose(reports=filed.reports, run=filed.entry.run, note=filed.entry.note)
         try:
-            self._worker.ask(request, self._settings.timeout_s)
+            self.worker.ask(request, self._settings.timeout_s)
         except FrameError as error:
             self._give_up_capture(capture, str(error))
         else:
@@ -349,21 +337,6 @@ class Analyses:
     def _end(self, done: TraceEntry) -> None:
         self._deaths.pop(done.id, None)
         self.tally.add(done.state.value)
-        logger.info(
-            "trace %s %s: %s, %d bytes, job %s, rank %s%s",
-            done.id,
-            done.state.value,
-            done.name,
-            done.stored_bytes,
-            done.job,
-            done.rank,
-            f": {done.reason}" if done.reason else "",
-        )
-
-
-def _options_of(entry: TraceEntry, options: ReportOptions) -> ReportOptions:
-    """Return a trace's report options: as configured, with the device map that came with it."""
-    if entry.device_map is None:
-        return options
-    device_map = device_map_of(entry.device_map, "device_map")
-    return replace(options, join=replace(options.join, device_map=device_map))
+        said = f"{done.name}, {done.stored_bytes} bytes, job {done.job}, rank {done.rank}"
+        reason = f": {done.reason}" if done.reason else ""
+        logger.info("trace %s %s: %s%s", done.id, done.state.value, said, reason)

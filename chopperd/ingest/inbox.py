@@ -10,7 +10,6 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,8 +52,7 @@ class _Version(NamedTuple):
     mtime_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A file of the inbox that has stopped changing; name and job (its folder) are printable."""
 
     name: str
@@ -110,15 +108,7 @@ class Inbox:
                 self._count_odd(key, version, why)
             elif is_settled and self._passed_over.get(key) != version:
                 job = shown_name(key.folder) if key.folder else None
-                arrivals.append(
-                    Arrival(
-                        name=shown_name(key.name),
-                        job=job,
-                        owner_uid=status.st_uid,
-                        key=key,
-                        version=version,
-                    )
-                )
+                arrivals.append(Arrival(shown_name(key.name), job, status.st_uid, key, version))
         self._since = since
         self._passed_over = {k: s for k, s in self._passed_over.items() if k in since}
         self._odd = {k: s for k, s in self._odd.items() if k in since}
@@ -163,13 +153,12 @@ class Inbox:
         self._count_odd(arrival.key, arrival.version, why)
 
     def _count_odd(self, key: _Key, version: _Version, why: str) -> None:
-        if self._odd.get(key) == version:
-            return
-        self._odd[key] = version
-        self.odd_count += 1
-        if self._logging.is_due():
-            text = "inbox: %s %s: it stays where it is (%d such so far)"
-            logger.warning(text, shown_name(key.name), why, self.odd_count)
+        if self._odd.get(key) != version:
+            self._odd[key] = version
+            self.odd_count += 1
+            if self._logging.is_due():
+                text = "inbox: %s %s: it stays where it is (%d such so far)"
+                logger.warning(text, shown_name(key.name), why, self.odd_count)
 
     def _entries(self) -> Iterator[tuple[_Key, os.stat_result]]:
         """Yield key and status of all but folders and files being written, two levels deep."""

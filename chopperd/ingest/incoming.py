@@ -5,10 +5,12 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from chopperd.errors import IngestError, IngestReason
+
+if TYPE_CHECKING:
+    from chopperd.ingest.queue import TraceQueue
 
 #: Hex digits of a trace's id.
 ID_DIGITS: Final = 16
@@ -18,39 +20,22 @@ _CHUNK_BYTES: Final = 1 << 20
 _ZEROS: Final = memoryview(bytes(_CHUNK_BYTES))
 
 
-class Room(Protocol):
-    """Reserves space for incoming traces (`queue.TraceQueue`)."""
-
-    def claim(self, size_bytes: int, more_bytes: int, *, check_disk: bool) -> None:
-        """Reserve space for a trace that grows; raises `IngestError` where there is none."""
-        ...
-
-    def unclaim(self, size_bytes: int) -> None:
-        """Release the claimed bytes."""
-        ...
-
-
 class Incoming:
     """A file of a trace's bytes as they come; ended by `close`, once it is stored, or `abort`."""
 
-    def __init__(self, room: Room, path: Path, fd: int) -> None:
+    def __init__(self, room: "TraceQueue", path: Path, fd: int) -> None:
         self._room = room
         self.path = path
         self._fd = fd
         self._hash = hashlib.sha256()
         self.size_bytes = 0
-        self._checked_at = -_CHECK_EVERY_BYTES
+        self._check_at = 0
 
     def __enter__(self) -> Self:
         """Return this object."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Remove the file, unless it was stored and closed."""
         self.abort()
 
@@ -65,9 +50,9 @@ class Incoming:
         Raises:
             IngestError: It gets too large, or there is no room.
         """
-        is_due = self.size_bytes - self._checked_at >= _CHECK_EVERY_BYTES
+        is_due = self.size_bytes >= self._check_at
         self._room.claim(self.size_bytes, len(data), check_disk=is_due)
-        self._checked_at = self.size_bytes if is_due else self._checked_at
+        self._check_at = self.size_bytes + _CHECK_EVERY_BYTES if is_due else self._check_at
         self.size_bytes += len(data)
         self._hash.update(data)
         try:

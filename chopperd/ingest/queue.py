@@ -119,10 +119,11 @@ class TraceQueue:
         Raises:
             IngestError: It is too large, or there is no room.
         """
-        self._check_size(expected_bytes or 0)
+        size_bytes = expected_bytes or 0
+        self._check_size(size_bytes)
         with self._disk_lock:
-            self._make_room(expected_bytes or 0)
-            self._check_free(expected_bytes or 0)
+            self._make_room(size_bytes)
+            self._check_free(size_bytes)
             self._incoming_count += 1
             path = self._traces / f"{_INCOMING}{os.getpid()}-{self._incoming_count}"
         try:
@@ -227,30 +228,25 @@ class TraceQueue:
         Raises:
             IngestError: There is still no room: all that is left waits to be analysed.
         """
+        with self._lock:
+            stored = self._stored.items()
+            waiting = {name for name, one in stored if one.entry.state is not TraceState.ANALYSED}
+            dispensable = [each for each in self._sizes.items() if each[0].name not in waiting]
         excess_bytes = self.bytes + more_bytes - self._limits.all_bytes
-        if excess_bytes <= 0:
-            return
-        for path, size_bytes in sorted(self._dispensable(), key=lambda each: -each[1]):
+        for path, size_bytes in sorted(dispensable, key=lambda each: -each[1]):
+            if excess_bytes <= 0:
+                return
             logger.info("%s is given up: analysis.spool_max_bytes is reached", path.name)
             self._forget(path.name)
             self._remove(path)
             excess_bytes -= size_bytes
-            if excess_bytes <= 0:
-                return
+        if excess_bytes <= 0:
+            return
         raise IngestError(
             f"there is no room: the traces that wait take {self.bytes / _MIB:.6g} MiB; wait until"
             " some are analysed, or raise analysis.spool_max_bytes",
             reason=IngestReason.NO_ROOM,
         )
-
-    def _dispensable(self) -> list[tuple[Path, int]]:
-        with self._lock:
-            waiting = {
-                one.entry.id
-                for one in self._stored.values()
-                if one.entry.state is not TraceState.ANALYSED
-            }
-            return [each for each in self._sizes.items() if each[0].name not in waiting]
 
     def _check_free(self, more_bytes: int) -> None:
         try:
@@ -320,7 +316,9 @@ class TraceQueue:
     def _prune_rejected(self) -> None:
         """Remove all but the newest rejected traces, each with its reason."""
         with suppress(OSError):
-            reasons = sorted(self._rejected.glob(f"*{_REASON}"), key=_mtime_ns, reverse=True)
+            reasons = sorted(
+                self._rejected.glob(f"*{_REASON}"), key=lambda path: -path.stat().st_mtime_ns
+            )
             for reason in reasons[self._limits.failed_count :]:
                 self._remove(reason.with_name(reason.name.removesuffix(_REASON)))
 
@@ -330,10 +328,6 @@ def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
     for path in folder.iterdir():
         if not path.name.endswith((_ENTRY, _REASON)) and path.is_file():
             yield path, path.stat().st_size
-
-
-def _mtime_ns(path: Path) -> int:
-    return path.stat().st_mtime_ns
 
 
 def _unlink(path: Path) -> None:

@@ -87,19 +87,16 @@ class IngestService:
 
     def start(self) -> None:
         """Start the threads that take in and analyse traces."""
-        for name, run in (
-            ("chopperd-ingest", self._run_inbox),
-            ("chopperd-analyses", self._run_analyses),
-        ):
-            thread = threading.Thread(target=run, name=name, daemon=True)
+        for name, run in (("ingest", self._run_inbox), ("analyses", self._run_analyses)):
+            thread = threading.Thread(target=run, name=f"chopperd-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def stop(self) -> None:
         """Stop at once, and end the threads; work in progress is done again at the next start."""
         self._stopped.set()
-        self._wake_all()
-        self._analyses.interrupt()
+        self.resume()  # ends the waits for the next turns
+        self._analyses.worker.interrupt()
         for thread in self._threads:
             thread.join(_END_S)
 
@@ -111,27 +108,25 @@ class IngestService:
     def pause(self) -> None:
         """Stop reading the inbox and analysing, at once; uploads are still stored."""
         self._paused.set()
-        self._analyses.interrupt()
+        self._analyses.worker.interrupt()
 
     def resume(self) -> None:
         """End a pause."""
         self._paused.clear()
-        self._wake_all()
+        self._inbox_wake.set()
+        self._analysis_wake.set()
 
     def live(self) -> AnalysisLive:
         """Return the service's state; never waits for the disk."""
         working_on = self._analyses.working_on
-        waiting_count = sum(
-            one.entry.state is not TraceState.ANALYSED and one.entry.id != working_on
-            for one in self._queue.all()
-        )
+        unfinished = [e for e in self._queue.all() if e.entry.state is not TraceState.ANALYSED]
         outcomes = dict(self._analyses.tally.all())
         outcomes["rejected"] = outcomes.get("rejected", 0) + self._inbox.odd_count
         return AnalysisLive(
             mode=self._mode,
-            waiting=waiting_count,
+            waiting=sum(one.entry.id != working_on for one in unfinished),
             working_on=working_on,
-            worker_pid=self._analyses.worker_pid,
+            worker_pid=self._analyses.worker.pid,
             outcomes=outcomes,
             worker_losses=self._analyses.worker_losses,
             spool_bytes=self._queue.bytes,
@@ -146,19 +141,19 @@ class IngestService:
             text = f"traces can't be taken in: {self._problem.text or 'the agent has just started'}"
             raise IngestError(text, reason=IngestReason.NO_ROOM)
 
-    def _wake_all(self) -> None:
-        self._inbox_wake.set()
-        self._analysis_wake.set()
-
     def _run_inbox(self) -> None:
         if self._mode != "off":
             self._repeat(self._poll_inbox, self._inbox_wake)
         self._stopped.wait()
 
     def _run_analyses(self) -> None:
+        def turn() -> bool:
+            self._analyses.turn(_TURN_S, paused=self._is_halted())
+            return self._analyses.worker.busy
+
         try:
             if self._mode == "here":
-                self._repeat(self._analyse, self._analysis_wake)
+                self._repeat(turn, self._analysis_wake)
             self._stopped.wait()
         finally:
             self._analyses.close()
@@ -191,10 +186,6 @@ class IngestService:
             self._admission.recover()
         return not self._is_halted() and self._poller.poll(self._is_halted)
 
-    def _analyse(self) -> bool:
-        self._analyses.turn(_TURN_S, paused=self._is_halted())
-        return self._analyses.busy
-
     def _is_halted(self) -> bool:
         return self._paused.is_set() or self._stopped.is_set()
 
@@ -225,11 +216,8 @@ def new_ingest(
         timeout_s=config.analysis.timeout_s,
         keep_traces=config.analysis.keep_traces,
     )
-    worker = AnalysisWorker(
-        command or worker_command(config.analysis.memory_max_bytes),
-        idle_s=config.analysis.idle_s,
-        clock=clock,
-    )
+    command = command or worker_command(config.analysis.memory_max_bytes)
+    worker = AnalysisWorker(command, idle_s=config.analysis.idle_s, clock=clock)
     queue = TraceQueue(state, limits)
     return IngestService(
         inbox=Inbox(state / "inbox", config.ingest.settle_s, clock),

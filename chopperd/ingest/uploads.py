@@ -1,7 +1,6 @@
 """Intake of traces that clients send over the API, or name as a file on this node."""
 
 import os
-import pwd
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from chopperd.api.access import is_member_of
 from chopperd.clock import Clock
 from chopperd.errors import IngestError, IngestReason
 from chopperd.ingest.admission import Admission, Sender
@@ -124,7 +124,12 @@ class Uploads:
         self._enter()
         try:
             with opened_under(path, self._roots, owner_uid) as fd, self._queue.begin() as incoming:
-                if not _copied(incoming, fd, self._is_stopped):
+                try:
+                    is_whole = incoming.copy(fd, self._is_stopped)
+                except OSError as error:
+                    text = f"it can't be read: {error.strerror}"
+                    raise IngestError(text, reason=IngestReason.NOT_FOUND) from error
+                if not is_whole:
                     raise IngestError("the agent ends", reason=IngestReason.BUSY)
                 return self._admission.admit(incoming, sender)
         finally:
@@ -159,14 +164,6 @@ class Uploads:
             self._in_progress_count -= 1
 
 
-def _copied(incoming: Incoming, fd: int, is_stopped: Callable[[], bool]) -> bool:
-    try:
-        return incoming.copy(fd, is_stopped)
-    except OSError as error:
-        text = f"it can't be read: {error.strerror}"
-        raise IngestError(text, reason=IngestReason.NOT_FOUND) from error
-
-
 # Named files are opened only where, and as, the client could open them itself.
 
 _FOLDER_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -187,52 +184,38 @@ def opened_under(path: str, roots: Sequence[Path], uid: int | None) -> Iterator[
         IngestError: The file is not below a root, no plain file, or not readable by this user.
     """
     target = _resolved(path, roots)
-    reader = None if uid is None else _Reader(uid)
     folder_fd = os.open("/", _FOLDER_FLAGS)
     try:
         for name in target.parts[1:-1]:
-            _check(folder_fd, reader, _ENTER)
-            folder_fd = _stepped(folder_fd, name)
-        _check(folder_fd, reader, _ENTER)
+            _check(folder_fd, uid, _ENTER)
+            above_fd, folder_fd = folder_fd, os.open(name, _FOLDER_FLAGS, dir_fd=folder_fd)
+            os.close(above_fd)
+        _check(folder_fd, uid, _ENTER)
         file_fd = os.open(target.name, _FILE_FLAGS, dir_fd=folder_fd)
     except OSError as error:
-        raise _refused(path, error) from error
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        reason = IngestReason.NOT_FOUND if is_missing else IngestReason.FORBIDDEN
+        text = f"{path} can't be read: {error.strerror or error}"
+        raise IngestError(text, reason=reason) from error
     finally:
         os.close(folder_fd)
     try:
         if not stat.S_ISREG(os.fstat(file_fd).st_mode):
             raise IngestError(f"{path} is no plain file", reason=IngestReason.FORBIDDEN)
-        _check(file_fd, reader, _READ)
+        _check(file_fd, uid, _READ)
         yield file_fd
     finally:
         os.close(file_fd)
 
 
-class _Reader:
-    """Checks what file modes permit to a user; access control lists are not read."""
-
-    def __init__(self, uid: int) -> None:
-        self._uid = uid
-        self._groups = _groups_of(uid)
-
-    def may(self, status: os.stat_result, what: int) -> bool:
-        """Whether the mode permits `what`: read (4) or enter (1)."""
-        if self._uid == 0:
-            return True
-        if status.st_uid == self._uid:
-            return bool(status.st_mode >> 6 & what)
-        if status.st_gid in self._groups:
-            return bool(status.st_mode >> 3 & what)
-        return bool(status.st_mode & what)
-
-
-def _groups_of(uid: int) -> frozenset[int]:
-    """Return a user's groups in this machine's user database; none for an unknown user."""
-    try:
-        user = pwd.getpwuid(uid)
-        return frozenset(os.getgrouplist(user.pw_name, user.pw_gid))
-    except (KeyError, OSError):
-        return frozenset()
+def _may(uid: int | None, status: os.stat_result, what: int) -> bool:
+    """Whether a file's mode permits a user `what`; access control lists are not read."""
+    if uid in (None, 0):
+        return True
+    if status.st_uid == uid:
+        return bool(status.st_mode >> 6 & what)
+    is_in_group = is_member_of(uid, status.st_gid)
+    return bool((status.st_mode >> 3 if is_in_group else status.st_mode) & what)
 
 
 def _resolved(path: str, roots: Sequence[Path]) -> Path:
@@ -252,22 +235,9 @@ def _resolved(path: str, roots: Sequence[Path]) -> Path:
     return target
 
 
-def _stepped(folder_fd: int, name: str) -> int:
-    """Open a subfolder, and close the folder's descriptor; return that of the subfolder."""
-    below_fd = os.open(name, _FOLDER_FLAGS, dir_fd=folder_fd)
-    os.close(folder_fd)
-    return below_fd
-
-
-def _check(fd: int, reader: _Reader | None, what: int) -> None:
-    if reader is not None and not reader.may(os.fstat(fd), what):
+def _check(fd: int, uid: int | None, what: int) -> None:
+    if not _may(uid, os.fstat(fd), what):
         raise IngestError(
             "you may not read this file: send its bytes, or open it to you (chmod, setfacl)",
             reason=IngestReason.FORBIDDEN,
         )
-
-
-def _refused(path: str, error: OSError) -> IngestError:
-    is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-    reason = IngestReason.NOT_FOUND if is_missing else IngestReason.FORBIDDEN
-    return IngestError(f"{path} can't be read: {error.strerror or error}", reason=reason)

@@ -216,11 +216,8 @@ class AnalysisWorker:
         return Lost(how=Loss.DIED, reason=f"the analysis worker died over it (status {status})")
 
     def _end_if_idle(self) -> None:
-        process = self._process
-        if process is None:
-            return
         idle = self._clock.mono_ns() - self._since_ns >= self._idle_ns
-        if idle or process.poll() is not None:
+        if self._process is not None and (idle or self._process.poll() is not None):
             self._end()
 
     def _end(self) -> None:

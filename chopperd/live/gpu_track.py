@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Final, TypeVar
+from dataclasses import fields, replace
+from typing import Any, Final, TypeVar
 
 from chopperd.live.drops import GpuDrops
 from chopperd.live.integrals import LiveIntegrals, LongestPeriod
@@ -146,6 +146,8 @@ class GpuTrack:
         counts = self._earlier_counts + self._counts
         up = has_driver and self._is_fresh(now.mono_ns)
         last_ns, slow_state = self._last_mono_ns, self._slow_state
+        listed_ns = slow_state.processes_mono_ns
+        is_listed = listed_ns is not None and now.mono_ns - listed_ns <= _PROCESSES_NS
         return GpuLive(
             info=self.info,
             up=up,
@@ -168,7 +170,7 @@ class GpuTrack:
             hung=_hung_call(status, now.mono_ns) if has_process else None,
             pace=(status.pace if status else Pace.ASKED).name.lower(),
             timing=slow_state.timing,
-            processes=slow_state.processes if up and _is_known(slow_state, now.mono_ns) else None,
+            processes=slow_state.processes if up and is_listed else None,
             trouble=slow_state.trouble,
             driver_rare_s=seconds_from_ns(counts["driver_rare_ns"]),
             invalid_count=counts["invalid"],
@@ -216,12 +218,6 @@ def _counts(status: GpuStatus, slow_state: SlowState) -> Counter[str]:
     )
 
 
-def _is_known(slow_state: SlowState, now_mono_ns: int) -> bool:
-    """Whether the newest list of processes is still valid."""
-    listed_ns = slow_state.processes_mono_ns
-    return listed_ns is not None and now_mono_ns - listed_ns <= _PROCESSES_NS
-
-
 def _rate_hz(period_ns: int) -> float:
     return NS_PER_S / period_ns if period_ns else 0.0
 
@@ -237,22 +233,14 @@ def sum_of_totals(one: LiveTotals | None, other: LiveTotals | None) -> LiveTotal
     """Add the integrals of two rings; a sum is None if both parts are."""
     if one is None or other is None:
         return one or other
-    return LiveTotals(
-        sm_cycles=_sum(one.sm_cycles, other.sm_cycles),
-        sampled_s=_sum(one.sampled_s, other.sampled_s),
-        busy_s=_sum(one.busy_s, other.busy_s),
-        busy_sm_cycles=_sum(one.busy_sm_cycles, other.busy_sm_cycles),
-        busy_sampled_s=_sum(one.busy_sampled_s, other.busy_sampled_s),
-        energy_j=_sum(one.energy_j, other.energy_j),
-        limited_s=sum_by_key(one.limited_s, other.limited_s),
-        lost_s=sum_by_key(one.lost_s, other.lost_s),
-    )
-
-
-def _sum(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one + other
+    sums: dict[str, Any] = {
+        "limited_s": sum_by_key(one.limited_s, other.limited_s),
+        "lost_s": sum_by_key(one.lost_s, other.lost_s),
+    }
+    for name in (field.name for field in fields(one) if field.name not in sums):
+        known = [each for each in (getattr(one, name), getattr(other, name)) if each is not None]
+        sums[name] = sum(known) if known else None
+    return LiveTotals(**sums)
 
 
 def sum_by_key(one: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key, float]:

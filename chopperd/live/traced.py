@@ -2,9 +2,9 @@
 
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from chopperd.clock import Clock
 from chopperd.live.gpu_track import sum_by_key
@@ -19,6 +19,8 @@ from chopperd.units import NS_PER_S, seconds_from_ns
 RECENT_NS: Final = 15 * 60 * NS_PER_S
 #: Traced devices whose report may still change; far more than come within the time above.
 _MOST_COUNTED: Final = 1024
+#: The sums among a GPU's totals.
+_SUMS: Final = ("window_s", "lost_s", "kernel_s", "kernel_lost_s")
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -66,7 +68,8 @@ class TracedLedger:
                 if found.last_capture_unix_ns > since_ns:
                     traced = _Traced(row.job, row.run, row.rank, row.device, row.start_unix_ns)
                     self._count(row.gpu, traced, found)
-                    self._note_process(row.gpu, found, _pid_of(row, document))
+                    if found.last_capture_unix_ns >= self._sums[row.gpu].last_capture_unix_ns:
+                        self._pids[row.gpu] = _pid_of(row, document)
 
     def recent(
         self, processes: Mapping[str, Iterable[GpuProcess] | None] | None = None
@@ -89,10 +92,6 @@ class TracedLedger:
                 for gpu, sums in self._sums.items()
                 if sums.last_capture_unix_ns > since_ns and not self._has_left(gpu, listed)
             }
-
-    def _note_process(self, gpu: str, found: TracedTotals, pid: int | None) -> None:
-        if found.last_capture_unix_ns >= self._sums[gpu].last_capture_unix_ns:
-            self._pids[gpu] = pid
 
     def _note_listed(self, listed: Mapping[str, Iterable[int]], now_ns: int) -> None:
         """Record which processes were on which GPU, and forget those not seen for 15 minutes."""
@@ -150,27 +149,14 @@ def _sums_s(times_ns: Iterable[tuple[Key, int | None]]) -> dict[Key, float]:
 
 def _sum(one: TracedTotals, other: TracedTotals) -> TracedTotals:
     newest = max(other, one, key=lambda each: each.last_capture_unix_ns)
-    return TracedTotals(
-        window_s=sum_by_key(one.window_s, other.window_s),
-        lost_s=sum_by_key(one.lost_s, other.lost_s),
-        kernel_s=sum_by_key(one.kernel_s, other.kernel_s),
-        kernel_lost_s=sum_by_key(one.kernel_lost_s, other.kernel_lost_s),
-        last_capture_unix_ns=newest.last_capture_unix_ns,
-        compute_ratio=newest.compute_ratio,
-    )
+    sums = {name: sum_by_key(getattr(one, name), getattr(other, name)) for name in _SUMS}
+    return replace(newest, **sums)  # type: ignore[arg-type]
 
 
 def _increase(before: TracedTotals, now: TracedTotals) -> TracedTotals:
     """Compute the increase of each sum since it was last counted; a decrease counts as 0."""
-    return TracedTotals(
-        window_s=_rise(before.window_s, now.window_s),
-        lost_s=_rise(before.lost_s, now.lost_s),
-        kernel_s=_rise(before.kernel_s, now.kernel_s),
-        kernel_lost_s=_rise(before.kernel_lost_s, now.kernel_lost_s),
-        last_capture_unix_ns=now.last_capture_unix_ns,
-        compute_ratio=now.compute_ratio,
-    )
-
-
-def _rise(before: Mapping[Key, float], now: Mapping[Key, float]) -> dict[Key, float]:
-    return {key: max(0.0, value - before.get(key, 0.0)) for key, value in now.items()}
+    rises: dict[str, Any] = {}
+    for name in _SUMS:
+        counted, sums = getattr(before, name), getattr(now, name)
+        rises[name] = {key: max(0.0, each - counted.get(key, 0.0)) for key, each in sums.items()}
+    return replace(now, **rises)

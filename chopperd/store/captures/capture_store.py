@@ -72,7 +72,6 @@ class CaptureStore:
         self._late_captures: dict[int, None] = {}
         self._limits = limits
         self._clock = clock
-        self._live_lock = threading.Lock()
         self._live = StoreLive()
         self._queue.put(lambda: self._database.write(schema.interrupt_open), rows=0)
         self._renew(recount=True)
@@ -228,14 +227,12 @@ class CaptureStore:
 
     def live(self) -> StoreLive:
         """Return the store's size, counts and problems as of the last change."""
-        with self._live_lock:
-            return self._live
+        return self._live
 
     def prune(self) -> None:
         """Delete what exceeds the limits of age, size and disk space; retry refused writes."""
         self._queue.flush()
-        deleted_count = _prune(self._database, self._limits, self._clock.unix_ns())
-        if deleted_count:
+        if deleted_count := _prune(self._database, self._limits, self._clock.unix_ns()):
             self._queue.flush(at_once=True)
             logger.info("%d captures were deleted for age or size", deleted_count)
         self._renew(recount=True)
@@ -252,17 +249,15 @@ class CaptureStore:
         losses = database.file.losses
         if recount or database.trouble or before.trouble or losses != before.set_aside:
             steps, traces = database.read(queries.counts)
-        live = StoreLive(
+        self._live = StoreLive(
             bytes=database.file.size_bytes(),
             steps=steps,
             traces=traces,
             in_memory=self._queue.rows,
             trouble=database.trouble,
             dropped=self._queue.dropped,
-            set_aside=database.file.losses,
+            set_aside=losses,
         )
-        with self._live_lock:
-            self._live = live
 
 
 # Retention by age, size and free space of the disk.

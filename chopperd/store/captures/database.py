@@ -15,7 +15,13 @@ from typing import Final, TypeVar
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.store.captures.disk_file import DiskFile, is_damage, is_refusal
-from chopperd.store.captures.schema import MIGRATIONS, Migration, UnusableFileError, stored_bytes
+from chopperd.store.captures.schema import (
+    MIGRATIONS,
+    Migration,
+    UnusableFileError,
+    stored_bytes,
+    transaction,
+)
 from chopperd.store.disk import missing_bytes
 from chopperd.units import NS_PER_S
 
@@ -159,19 +165,8 @@ class Database:
 
     def _transaction(self, change: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run the caller's change between BEGIN and COMMIT, undone on any error."""
-        db = self.file.connection
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            result = change(db)
-            db.execute("COMMIT")
-        except BaseException:
-            self._undo()
-            raise
-        return result
-
-    def _undo(self) -> None:
-        if self.file.connection.in_transaction:
-            self.file.connection.execute("ROLLBACK")
+        with transaction(self.file.connection, "BEGIN IMMEDIATE"):
+            return change(self.file.connection)
 
     def _may_write(self) -> bool:
         """Whether a change may be tried now; opens the file again where that is due."""
@@ -203,7 +198,6 @@ class Database:
 
     def _handle(self, error: sqlite3.Error) -> None:
         """Replace a damaged file, or refuse changes for a while; re-raise a bug."""
-        self._undo()
         if not self.file.is_open or not (is_damage(error) or is_refusal(error)):
             raise error
         if is_refusal(error):

@@ -18,6 +18,7 @@ from chopperd.store.captures.schema import (
     check_ours,
     check_sound,
     migrate,
+    transaction,
 )
 
 logger = logging.getLogger(__name__)
@@ -26,22 +27,18 @@ _BUSY_S: Final = 2.0
 #: How long the check at start may take.
 _CHECK_S: Final = 2.0
 _PAGE_BYTES: Final = 4096
+_FOUND: Final = "found at start"
 
 
 #: Primary result codes of a damaged file, and of one that can't be written or read now.
 #: Source: sqlite3.h, "Result Codes".
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _REFUSAL: Final = frozenset(
-    {
-        *(
-            sqlite3.SQLITE_FULL,
-            sqlite3.SQLITE_IOERR,
-            sqlite3.SQLITE_READONLY,
-            sqlite3.SQLITE_CANTOPEN,
-        ),
-        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
-        *(sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOLFS),
-    }
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in (
+        *("FULL", "IOERR", "READONLY", "CANTOPEN", "BUSY", "LOCKED"),
+        *("PERM", "AUTH", "PROTOCOL", "NOLFS"),
+    )
 )
 
 
@@ -169,7 +166,7 @@ class DiskFile:
 
     def log_size_bytes(self) -> int:
         """Return the size of the file's log, in bytes; 0 without one."""
-        return 0 if self.path is None else _size_bytes(_log_of(self.path))
+        return 0 if self.path is None else _size_bytes(Path(f"{self.path}-wal"))
 
     def _open_checked(self) -> None:
         if self.path is None:
@@ -193,8 +190,6 @@ class DiskFile:
                 try:
                     self._salvage(file)
                 except sqlite3.Error as error:
-                    if self.connection.in_transaction:
-                        run("ROLLBACK")
                     text = f"its rows are salvaged at the next start, as now the disk says {error}"
                     unfinished.append((file, f"{file.name} is quarantined: {text}"))
         rows = run("SELECT name, reason, recovered, lost FROM quarantine").fetchall()
@@ -206,17 +201,15 @@ class DiskFile:
 
     def _salvage(self, file: Path) -> None:
         """Copy the readable rows of a quarantined file and store their number, in a transaction."""
-        run = self.connection.execute
-        reason = self._why.get(file.name, "found at start")
-        run("BEGIN")
-        try:
-            recovered, lost = salvage(file, self.connection)
-        except UnusableFileError as error:
-            recovered, lost = 0, None
-            reason = reason if reason != "found at start" else str(error)
-        values = (file.name, self._clock.unix_ns(), reason, recovered, lost)
-        run("INSERT INTO quarantine VALUES (?, ?, ?, ?, ?)", values)
-        run("COMMIT")
+        reason = self._why.get(file.name)
+        with transaction(self.connection):
+            try:
+                recovered, lost = salvage(file, self.connection)
+            except UnusableFileError as error:
+                recovered, lost = 0, None
+                reason = reason or str(error)
+            values = (file.name, self._clock.unix_ns(), reason or _FOUND, recovered, lost)
+            self.connection.execute("INSERT INTO quarantine VALUES (?, ?, ?, ?, ?)", values)
 
     def _open(self, path: Path) -> None:
         """Open for writing or, if that is refused and the log is empty, for reading."""
@@ -262,10 +255,6 @@ def _loss_text(file: Path, reason: str, recovered: int, lost: int | None) -> str
         f"the store file could not be used ({reason}): {recovered:,} of its rows were recovered,"
         f" {which} lost; remove {file} to acknowledge"
     )
-
-
-def _log_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
 
 
 def _size_bytes(path: Path) -> int:

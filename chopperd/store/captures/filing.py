@@ -9,9 +9,8 @@ import sqlite3
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, combinations
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -96,8 +95,7 @@ _SUM_UP: Final = f"""
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
+class _Member(NamedTuple):
     """One of several traces that overlap in time; `capture` is None for the new one."""
 
     id: str
@@ -134,10 +132,12 @@ def _placed(
 ) -> tuple[Filed, ...]:
     """File a trace that is in no capture yet; return its capture, then others that changed."""
     (name,) = db.execute("SELECT name FROM traces WHERE id = :trace", values).fetchone()
+    overlapping = _UNANCHORED if values["begin"] is None else _OVERLAPPING
     members = [
-        *_met(db, values),
-        _Member(id=trace.id, name=name, capture=None, identity=trace.identity),
+        _Member(other, other_name, capture, _identity(identity, *known))
+        for other, other_name, capture, identity, *known in db.execute(overlapping, values)
     ]
+    members.append(_Member(trace.id, name, None, trace.identity))
     before = _by_capture((each.id, each.capture) for each in members)
     number = runs_of(
         [each.identity for each in members], is_told=False, is_named=trace.job is not None
@@ -157,15 +157,6 @@ def _placed(
     changed |= _named(db, [{targets[each.id] for each in group} for group in groups])
     mine = targets[trace.id]
     return tuple(_filed(db, each) for each in (mine, *sorted(changed - {mine})))
-
-
-def _met(db: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
-    """Return the traces of the captures that a trace overlaps, by capture and arrival."""
-    query = _UNANCHORED if values["begin"] is None else _OVERLAPPING
-    return [
-        _Member(id=trace, name=name, capture=capture, identity=_identity(identity, *known))
-        for trace, name, capture, identity, *known in db.execute(query, values)
-    ]
 
 
 def _identity(

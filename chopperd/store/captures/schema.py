@@ -8,7 +8,8 @@ import sqlite3
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
@@ -140,19 +141,26 @@ def stored_bytes(db: sqlite3.Connection) -> int:
     return (pages - free) * size_bytes
 
 
+@contextmanager
+def transaction(db: sqlite3.Connection, begin: str = "BEGIN") -> Iterator[None]:
+    """Run the block between BEGIN and COMMIT, undone on any error."""
+    db.execute(begin)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
 def migrate(db: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
     """Apply the missing migrations to a database in autocommit mode, one transaction each."""
     for version in range(version_of(db), len(migrations)):
-        db.execute("BEGIN")
-        try:
+        with transaction(db):
             for statement in migrations[version]:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {version + 1}")
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
 
 
 def check_ours(db: sqlite3.Connection, version: int) -> None:
@@ -325,12 +333,10 @@ def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:
 def interrupt_open(db: sqlite3.Connection) -> None:
     """Mark open drops as interrupted, with the last time that they were seen as their end."""
     found = db.execute("SELECT body FROM drops WHERE end_unix_ns IS NULL").fetchall()
-    put_drops(db, [_interrupted(_DROP_ROWS.decode(body)) for (body,) in found])
-
-
-def _interrupted(drop: GpuDrop) -> GpuDrop:
-    end_unix_ns = drop.begin_unix_ns + round(drop.length_s * NS_PER_S)
-    return replace(drop, state=DropState.INTERRUPTED, end_unix_ns=end_unix_ns)
+    drops = [_DROP_ROWS.decode(body) for (body,) in found]
+    ends_ns = [drop.begin_unix_ns + round(drop.length_s * NS_PER_S) for drop in drops]
+    ended = zip(drops, ends_ns, strict=True)
+    put_drops(db, [replace(d, state=DropState.INTERRUPTED, end_unix_ns=end) for d, end in ended])
 
 
 def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[GpuDrop, ...]:

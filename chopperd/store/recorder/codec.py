@@ -86,8 +86,7 @@ def encoded_columns(columns: Mapping[str, Column]) -> bytes:
         parts.append(_planes(numbers, coding.width))
     rows = len(next(iter(columns.values()), ()))
     head = msgspec.msgpack.encode(_Head(rows=rows, masks=len(masks), columns=codings))
-    plain = b"".join((_HEAD_SIZE.pack(len(head)), head, *masks, *parts))
-    return compressed(plain)
+    return compressed(b"".join((_HEAD_SIZE.pack(len(head)), head, *masks, *parts)))
 
 
 def decoded_columns(data: bytes) -> dict[str, Column]:
@@ -130,17 +129,7 @@ def _coded(name: str, column: Column, masks: dict[bytes, int]) -> tuple[_Coding,
         whole = np.ascontiguousarray(column, np.int64)
     first, factor, is_difference, numbers = _offsets(whole)
     width = (int(numbers.max(initial=0)).bit_length() + 7) // 8
-    coding = _Coding(
-        name=name,
-        is_float=is_float,
-        gaps=gaps,
-        scale=scale,
-        first=first,
-        factor=factor,
-        is_difference=is_difference,
-        width=width,
-    )
-    return coding, numbers
+    return _Coding(name, is_float, gaps, scale, first, factor, is_difference, width), numbers
 
 
 def _whole_numbers(values: Float64s) -> tuple[Int64s, int]:

@@ -221,7 +221,10 @@ class SampleFiles:
         Raises:
             StoreError: There is no room, and nothing to delete.
         """
-        self._end_what_is_full(span_ns[0], len(frame))
+        if self._open is None and self._files and not self._newest_is_ended:
+            self._continue_newest()
+        if self._open is not None and self._is_full(self._open, span_ns[0], len(frame)):
+            self._end_file(self._open)
         self.make_room(len(frame), other_bytes)
         file = self._open or self._new_file()
         file.append(frame)
@@ -264,13 +267,6 @@ class SampleFiles:
         if self._ceiling_bytes is None:
             self._ceiling_bytes = self.size_bytes + other_bytes
         return self._ceiling_bytes
-
-    def _end_what_is_full(self, begin_ns: int, more_bytes: int) -> None:
-        """End the file being written if the next frame belongs in a new one."""
-        if self._open is None and self._files and not self._newest_is_ended:
-            self._continue_newest()
-        if self._open is not None and self._is_full(self._open, begin_ns, more_bytes):
-            self._end_file(self._open)
 
     def _new_file(self) -> AppendFile:
         path = self._folder / f"samples-{self._next_number:08d}.rec"

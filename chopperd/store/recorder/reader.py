@@ -131,13 +131,8 @@ class RecordedSamples:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._damaged: set[tuple[str, int]] = set()
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the samples."""
-        return self._folder
 
     @property
     def damaged_count(self) -> int:
@@ -156,13 +151,13 @@ class RecordedSamples:
         Raises:
             StoreError: The folder can't be read.
         """
-        files = ChunkFiles(self._folder, from_unix_ns - _MARGIN_NS, to_unix_ns + _MARGIN_NS)
+        files = ChunkFiles(self.folder, from_unix_ns - _MARGIN_NS, to_unix_ns + _MARGIN_NS)
         try:
             boots = _by_boot(files.chunks())
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{self._folder}: can't be read: {error.strerror or error}") from error
+            raise StoreError(f"{self.folder}: can't be read: {error.strerror or error}") from error
         self._damaged |= files.damaged
         labels = _labels(boots, files.newest)
         samples = [
@@ -185,7 +180,7 @@ class RecordedSamples:
             processes=merged_processes(
                 row for boot in boots for row in boot.processes(ended=boot is not boots[-1])
             ),
-            source=str(self._folder),
+            source=str(self.folder),
             notes=tuple(_notes(boots, files)),
         )
 

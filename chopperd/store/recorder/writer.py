@@ -72,7 +72,7 @@ class FlightRecorder:
     """
 
     def __init__(self, folder: Path, limits: DiskLimits, clock: Clock) -> None:
-        self._folder, self._limits, self._clock = folder, limits, clock
+        self.folder, self._limits, self._clock = folder, limits, clock
         self._files: _Files | None = None
         self._waiting: list[SampleChunk] = []
         self._waiting_rows = self._journaled_count = 0
@@ -82,17 +82,8 @@ class FlightRecorder:
         self._took_over = False
         self._retry_mono_ns = 0
         self._lost_count = self._unreported_lost_count = self._damaged_count = 0
-        self._live = ArchiveLive()
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the samples."""
-        return self._folder
-
-    @property
-    def live(self) -> ArchiveLive:
-        """The recorder's state; never waits for the disk."""
-        return self._live
+        #: The state; reading it never waits for the disk.
+        self.live = ArchiveLive()
 
     def tend(self) -> None:
         """Do what is due when there is nothing to append: open, retry, delete old files."""
@@ -162,7 +153,7 @@ class FlightRecorder:
         except StoreError as error:
             trouble = str(error)
         except OSError as error:
-            trouble = f"{error.filename or self._folder}: {error.strerror or error}"
+            trouble = f"{error.filename or self.folder}: {error.strerror or error}"
             if error.errno not in _FULL:
                 self._close_files()
         self._drop_what_waits_too_long()
@@ -179,7 +170,7 @@ class FlightRecorder:
     def _ready(self) -> _Files:
         """Open the files if need be; chunks that an earlier writer left in its journal go first."""
         if self._files is None:
-            self._files = _opened(self._folder, self._limits)
+            self._files = _opened(self.folder, self._limits)
             # After a failure the waiting samples are still in memory: they are journaled once more.
             self._journaled_count = 0
             if not self._took_over:
@@ -232,29 +223,26 @@ class FlightRecorder:
             self._unreported_lost_count += dropped.row_count + dropped.lost_count
 
     def _publish(self, trouble: str | None) -> None:
-        if trouble and not self._live.trouble:
+        if trouble and not self.live.trouble:
             logger.warning("samples can't be stored for now: %s", trouble)
-        elif self._live.trouble and not trouble:
-            logger.warning("samples are stored again in %s", self._folder)
-        size_bytes, damaged_count = self._live.bytes, self._damaged_count
+        elif self.live.trouble and not trouble:
+            logger.warning("samples are stored again in %s", self.folder)
+        size_bytes, damaged_count, oldest_ns = self.live.bytes, self._damaged_count, None
         if (files := self._files) is not None:
+            oldest_ns = files.samples.oldest_unix_ns
             size_bytes = files.journal.size_bytes + files.samples.size_bytes
             damaged_count += files.samples.damaged_count
             if trouble is None and files.samples.disk_is_nearly_full:
                 trouble = _NEARLY_FULL
-        self._live = ArchiveLive(
+        if oldest_ns is None and self._waiting:
+            oldest_ns = self._waiting[0].span_ns()[0]
+        self.live = ArchiveLive(
             bytes=size_bytes,
-            oldest_unix_ns=self._oldest_unix_ns(),
+            oldest_unix_ns=oldest_ns,
             lost_samples=self._lost_count,
             damaged_chunks=damaged_count,
             trouble=trouble,
         )
-
-    def _oldest_unix_ns(self) -> int | None:
-        kept_ns = None if self._files is None else self._files.samples.oldest_unix_ns
-        if kept_ns is None and self._waiting:
-            return self._waiting[0].span_ns()[0]
-        return kept_ns
 
     def _close_files(self) -> None:
         if self._files is not None:

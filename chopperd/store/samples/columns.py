@@ -60,15 +60,11 @@ def divided_by_gpu(
         first = label.split(".", maxsplit=1)[0]
         index = int(first) if first.isdecimal() else -1
         known[label] = GpuInfo(gpu=label, index=index, uuid="", name="", vendor=Vendor.OTHER)
-    gpus = tuple(
-        _one_gpu(
-            columns,
-            _plausible_info(info, dropped),
-            np.flatnonzero(row_codes == codes.get(label, -1)),
-        )
-        for label, info in known.items()
-    )
-    return gpus, _dropped_notes(dropped)
+    gpus = []
+    for label, info in known.items():
+        rows = np.flatnonzero(row_codes == codes.get(label, -1))
+        gpus.append(_one_gpu(columns, _plausible_info(info, dropped), rows))
+    return tuple(gpus), _dropped_notes(dropped)
 
 
 def _plausible(columns: SampleColumns, dropped: Counter[str]) -> SampleColumns:
@@ -210,10 +206,9 @@ def joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
 
 def _floats(gpu: GpuSamples, name: str) -> Float64s:
     """Return a GPU's column of this name in `FLOAT_COLUMNS`; NaN where it has none."""
-    if name in VALUE_COLUMNS:
-        column: Float64s = getattr(gpu, name)
-        return column
-    return gpu.limited_ns.get(_LIMITED_BY_NAME[name], np.full(len(gpu), np.nan))
+    nan = np.full(len(gpu), np.nan)
+    limited = _LIMITED_BY_NAME.get(name)
+    return getattr(gpu, name, nan) if limited is None else gpu.limited_ns.get(limited, nan)
 
 
 def _one_gpu(columns: SampleColumns, info: GpuInfo, rows: Int64s) -> GpuSamples:

@@ -90,7 +90,7 @@ def read_samples(
         raise StoreError(f"{path}: the file is empty")
     line = data.partition(b"\n")[0].decode()
     if line.startswith(HEADER_MARK) or {*REQUIRED_COLUMNS} <= {*_names(line)}:
-        parts = parts_of_log(data, HEADER_MARK, _is_header)
+        parts = parts_of_log(data, HEADER_MARK, lambda text: text.startswith(HEADER_MARK))
         return own_samples([_recording(part, at, path) for part, at in parts], str(path))
     if looks_like_amd_smi(data):
         return parsed_amd_smi(data, path=str(path))
@@ -115,15 +115,13 @@ def write_samples(path: Path, samples: SampleSet) -> None:
 
 def _text_of(samples: SampleSet, path: Path) -> bytes:
     columns = written_columns(samples, _die_cells)
-    cells = [_cells(column) for column in columns.values()]
+    cells = [
+        map(_number if column.dtype == np.float64 else str, column.tolist())
+        for column in columns.values()
+    ]
     rows = [header_line(samples), ",".join(columns), *map(",".join, zip(*cells, strict=True))]
     data = ("\n".join(rows) + "\n").encode()
     return gzip.compress(data, 6) if path.suffix == ".gz" else data
-
-
-def _cells(column: np.ndarray) -> list[str]:
-    """Format the cells of a column as text."""
-    return list(map(_number if column.dtype == np.float64 else str, column.tolist()))
 
 
 def _data(path: Path) -> bytes:
@@ -158,10 +156,6 @@ def _recording(data: bytes, line: int, path: Path) -> tuple[SampleHeader, Sample
     return header, _columns(TextTable(rest, names, path=str(path), first_line=line + 1))
 
 
-def _is_header(line: str) -> bool:
-    return line.startswith(HEADER_MARK)
-
-
 def _names(line: str) -> list[str]:
     return [name.strip().strip('"') for name in line.split(",")]
 
@@ -182,12 +176,11 @@ def _columns(table: "TextTable | ParquetTable") -> SampleColumns:
 
 def _die_cells(gpu: GpuSamples) -> list[str]:
     """Format the clocks of the dies in each row, joined by `+`; empty where none is known."""
-    dies_mhz = gpu.die_clocks_mhz
-    if dies_mhz is None:
+    if gpu.die_clocks_mhz is None:
         return [""] * len(gpu)
-    different, codes = np.unique(dies_mhz, return_inverse=True)
+    different, codes = np.unique(gpu.die_clocks_mhz, return_inverse=True)
     texts = np.array([_number(value) for value in different.tolist()], object)
-    rows = texts[codes].reshape(dies_mhz.shape).tolist()
+    rows = texts[codes].reshape(gpu.die_clocks_mhz.shape).tolist()
     return ["+".join(row) if any(row) else "" for row in rows]
 
 

@@ -104,7 +104,7 @@ def parsed_dcgmi(data: bytes, *, path: str) -> SampleSet:
     rows = list(_dcgmi_rows(data.decode(), path))
     if not rows:
         raise StoreError(f"{path}: dcgmi dmon output without a line of a GPU")
-    return _sample_set(rows, {}, backend="dcgmi", path=path)
+    return _sample_set(rows, {}, "dcgmi", path)
 
 
 def _dcgmi_rows(text: str, path: str) -> Iterator[_Row]:
@@ -173,9 +173,9 @@ def parsed_prometheus(data: bytes, *, path: str) -> SampleSet:
         f"a Prometheus range: values are up to {step_ns / NS_PER_S:g} s older than their times, "
         "which intervals allow for, and older still by what the exporter keeps them"
     )
-    notes = (Note(code="prometheus_times", text=text),)
-    samples = _sample_set(moved, infos, backend="prometheus", path=path, span_ns=step_ns)
-    return replace(samples, node=hosts[0] if hosts else None, notes=(*notes, *samples.notes))
+    note = Note(code="prometheus_times", text=text)
+    samples = _sample_set(moved, infos, "prometheus", path, span_ns=step_ns)
+    return replace(samples, node=hosts[0] if hosts else None, notes=(note, *samples.notes))
 
 
 def _series(data: bytes, path: str) -> list[_Series]:
@@ -228,9 +228,9 @@ def _step_ns(series: _Series) -> int:
 def _sample_set(
     rows: Sequence[_Row],
     infos: Mapping[str, GpuInfo],
-    *,
     backend: str,
     path: str,
+    *,
     span_ns: int = 0,
     dies_mhz: Float64s | None = None,
 ) -> SampleSet:
@@ -309,14 +309,8 @@ def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
         label: replace(_info(label), vendor=Vendor.AMD, sm_clock_max_mhz=mhz or None)
         for label, mhz in highest_mhz.items()
     }
-    samples = _sample_set(
-        rows,
-        infos,
-        backend="amd-smi",
-        path=path,
-        span_ns=NS_PER_S,
-        dies_mhz=None if np.isnan(dies_mhz[:, 1:]).all() else dies_mhz,
-    )
+    several = None if np.isnan(dies_mhz[:, 1:]).all() else dies_mhz
+    samples = _sample_set(rows, infos, "amd-smi", path, span_ns=NS_PER_S, dies_mhz=several)
     return replace(samples, notes=(_AMD_NOTE, *samples.notes))
 
 

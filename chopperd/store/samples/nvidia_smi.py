@@ -11,7 +11,7 @@ import numpy as np
 
 from chopperd.devices.nvml.codes import causes_of
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Int64s
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import Cause
 from chopperd.model.report import Note
@@ -101,20 +101,9 @@ def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[st
     tables = [_table(part, path, fields, at) for part, at in recordings]
     label_of: dict[str, str] = {}  # by UUID, where no index was queried
     labels = [_labels(table, label_of) for table in tables]
-    columns = columns_in_turn(
-        [
-            SampleColumns(
-                labels=own,
-                t_unix_ns=_local_ns(table),
-                read_span_ns=np.zeros(len(table), np.int64),
-                causes=_causes(table),
-                floats=_floats(table),
-            )
-            for table, own in zip(tables, labels, strict=True)
-        ]
-    )
+    columns = columns_in_turn(list(map(_columns, tables, labels)))
     t_unix_ns, unsure = unix_from_local(columns.t_unix_ns, tz)
-    infos = infos_in_turn([_infos(*each) for each in zip(tables, labels, strict=True)], path)
+    infos = infos_in_turn(list(map(_infos, tables, labels)), path)
     gpus, dropped = divided_by_gpu(replace(columns, t_unix_ns=t_unix_ns), infos)
     zone = str(tz) if tz else "this machine's"
     text = f"nvidia-smi writes local times, to the ms; taken in the zone: {zone}"
@@ -132,9 +121,8 @@ def _table(data: bytes, path: str, fields: Sequence[str], line: int) -> TextTabl
     is_headed = _is_header(first.decode())
     names = [_field(name) for name in (first.decode().split(",") if is_headed else fields)]
     _check_names(names, path)
-    if is_headed:
-        return TextTable(rest, names, path=path, first_line=line + 1)
-    return TextTable(data, names, path=path, first_line=line)
+    cells = rest if is_headed else data
+    return TextTable(cells, names, path=path, first_line=line + is_headed)
 
 
 def _field(name: str) -> str:
@@ -166,19 +154,24 @@ def _labels(table: TextTable, label_of: dict[str, str]) -> Sequence[str]:
     """Label each row's GPU by its index, else by a number for its UUID, stored in `label_of`."""
     if "index" in table.names:
         return table.cells("index")
-    if "uuid" in table.names:
-        uuids = table.cells("uuid")
-        return [label_of.setdefault(uuid, str(len(label_of))) for uuid in uuids]
-    return ["0"] * len(table)
+    if "uuid" not in table.names:
+        return ["0"] * len(table)
+    return [label_of.setdefault(uuid, str(len(label_of))) for uuid in table.cells("uuid")]
 
 
-def _floats(table: TextTable) -> dict[str, Float64s]:
+def _columns(table: TextTable, labels: Sequence[str]) -> SampleColumns:
     """Convert to our columns, each from the best field that was queried."""
-    found = {}
+    floats = {}
     for own, (fields, factor) in _FIELDS.items():
         if field := next((each for each in fields if each in table.names), None):
-            found[own] = np.array(table.parsed(field, _quantity), np.float64) * factor
-    return found
+            floats[own] = np.array(table.parsed(field, _quantity), np.float64) * factor
+    return SampleColumns(
+        labels=labels,
+        t_unix_ns=_local_ns(table),
+        read_span_ns=np.zeros(len(table), np.int64),
+        causes=_causes(table),
+        floats=floats,
+    )
 
 
 def _quantity(cell: str) -> float:
@@ -288,13 +281,8 @@ def _offset_ns(local_s: int, tz: tzinfo | None, fold: int) -> int:
 
 def _infos(table: TextTable, labels: Sequence[str]) -> dict[str, GpuInfo]:
     """Return the GPUs by label, as their first rows describe them."""
-    first_rows: dict[str, int] = {}
-    for row, label in enumerate(labels):
-        first_rows.setdefault(label, row)
-    return {
-        label: _info(table, label, first_rows[label])
-        for label in sorted(first_rows, key=label_order)
-    }
+    first = {label: row for row, label in reversed(list(enumerate(labels)))}
+    return {label: _info(table, label, first[label]) for label in sorted(first, key=label_order)}
 
 
 def _info(table: TextTable, label: str, row: int) -> GpuInfo:

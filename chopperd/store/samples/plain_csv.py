@@ -65,7 +65,8 @@ def parsed_plain(data: bytes, *, path: str) -> SampleSet:
     first, _, rest = data.partition(b"\n")
     names = [name.strip().strip('"') for name in first.decode().split(",")]
     found = {own: match for own in _ALIASES if (match := _matched(names, own)) is not None}
-    time = next((name for name in names if _is_time(name)), None)
+    of_time = (name for name in names if _split(name)[0] in _TIMES)
+    time = next((name for name in of_time if _split(name)[1] in ("", *_TIME_UNITS)), None)
     if time is None or _CLOCK not in found:
         raise StoreError(_no_columns(names, time is None, path))
     rest = rest.replace(first + b"\n", b"")
@@ -110,11 +111,6 @@ def _matched(names: Sequence[str], own: str) -> tuple[str, float] | None:
             if base == alias and unit in factors:
                 return name, factors[unit]
     return None
-
-
-def _is_time(name: str) -> bool:
-    base, unit = _split(name)
-    return base in _TIMES and unit in ("", *_TIME_UNITS)
 
 
 def _no_columns(names: Sequence[str], lacks_time: bool, path: str) -> str:

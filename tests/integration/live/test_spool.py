@@ -185,7 +185,7 @@ def test_a_disk_that_is_full_in_the_middle_is_no_room(tmp_path: Path) -> None:
     fd = os.open("/dev/full", os.O_WRONLY)
     with (
         pytest.raises(IngestError, match="No space left on device") as raised,
-        Incoming(room, tmp_path / "absent", fd) as incoming,
+        Incoming(room, tmp_path / "absent", fd) as incoming,  # type: ignore[arg-type]
     ):
         incoming.write(CONTENT)
     assert raised.value.reason is IngestReason.NO_ROOM
