@@ -97,11 +97,7 @@ def _make(path: Path, mode: int) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """Lock the folder; return a descriptor that holds the lock until it is closed.
-
-    Raises:
-        ConfigError: Another agent has locked it.
-    """
+    """Lock the folder; return a descriptor that holds the lock until it is closed."""
     lock_fd = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +130,8 @@ class Notifier:
     """
 
     def __init__(self, manager: ServiceManager, clock: Clock) -> None:
-        self._address = _address(manager.notify_address)
+        given = manager.notify_address or ""
+        self._address = f"\0{given[1:]}" if given.startswith("@") else given
         # The watchdog is reset twice in the period that systemd asks for.
         self._watchdog_ns = manager.watchdog_s and manager.watchdog_s * NS_PER_S / 2
         self._clock = clock
@@ -174,7 +171,7 @@ class Notifier:
             self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> None:
-        if self._address is None:
+        if not self._address.startswith(("\0", "/")):
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
@@ -182,12 +179,6 @@ class Notifier:
                 sender.sendto(message.encode(), self._address)
             except OSError as error:
                 logger.debug("the service manager does not listen: %s", error)
-
-
-def _address(given: str | None) -> str | None:
-    if given is None or not given.startswith(("@", "/")):
-        return None
-    return f"\0{given[1:]}" if given.startswith("@") else given
 
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

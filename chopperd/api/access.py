@@ -240,10 +240,6 @@ def _home(pid: int) -> _Home:
     """Read the container and namespaces of a process.
 
     Source: proc(5): /proc/PID/cgroup, status (NSpid), uid_map, ns/.
-
-    Raises:
-        OSError: There is no such process, or it may not be read.
-        ValueError: The files have another format.
     """
     if pid <= 0:
         raise ValueError("the process is not visible from here")

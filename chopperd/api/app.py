@@ -147,34 +147,29 @@ class _Gate:
             for each in _pieces(message):
                 await send(each)
 
-        problem = self._problem(Request(scope)) if scope["type"] == "http" else None
+        problem = _refusal(Request(scope), self._access) if scope["type"] == "http" else None
         answer = problem.response() if problem is not None else self._app
         await answer(scope, receive, send_safely)
 
-    def _problem(self, request: Request) -> ProblemError | None:
-        """Return why a request is refused; None if it is accepted."""
-        return (
-            _too_large(request.scope)
-            or _ambiguous(request)
-            or (_misdirected(request, self._access) if self._access is not None else None)
-        )
 
-
-def _ambiguous(request: Request) -> ProblemError | None:
-    """Return an error for a request whose end a proxy may see elsewhere than this server."""
-    if "content-length" in request.headers and "transfer-encoding" in request.headers:
+def _refusal(request: Request, access: AccessPolicy | None) -> ProblemError | None:
+    """Return why a request is refused: too large, ambiguous, misdirected; None if it is not."""
+    scope, headers = request.scope, request.headers
+    if len(scope["path"]) + len(scope["query_string"]) > _MOST_URL_BYTES:
+        detail = f"path and query may have {_MOST_URL_BYTES} bytes"
+        return ProblemError(HTTPStatus.REQUEST_URI_TOO_LONG, detail)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > _MOST_HEADER_BYTES:
+        detail = f"headers may have {_MOST_HEADER_BYTES} bytes"
+        return ProblemError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+    # A proxy may see its end elsewhere than this server.
+    if "content-length" in headers and "transfer-encoding" in headers:
         detail = "Content-Length and Transfer-Encoding exclude each other: send one of them"
         return ProblemError(HTTPStatus.BAD_REQUEST, detail, headers={"connection": "close"})
-    return None
-
-
-def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
-    """Return an error for a request to another host, or from a page of another origin."""
-    host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    if not access.answers_to(host):
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if access is not None and not access.answers_to(host):
         detail = "the Host header names another host; add it to api.allowed_hosts if it is this one"
         return ProblemError(HTTPStatus.MISDIRECTED_REQUEST, detail)
-    if origin is not None and not is_same_origin(origin, host):
+    if access is not None and origin is not None and not is_same_origin(origin, host):
         return ProblemError(HTTPStatus.FORBIDDEN, "pages of other origins may not use this API")
     return None
 
@@ -189,13 +184,3 @@ def _pieces(message: Message) -> Iterator[Message]:
     for start in starts:
         more = message.get("more_body", False) or start != starts[-1]
         yield {**message, "body": body[start : start + _PIECE_BYTES], "more_body": more}
-
-
-def _too_large(scope: Scope) -> ProblemError | None:
-    if len(scope["path"]) + len(scope["query_string"]) > _MOST_URL_BYTES:
-        detail = f"path and query may have {_MOST_URL_BYTES} bytes"
-        return ProblemError(HTTPStatus.REQUEST_URI_TOO_LONG, detail)
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > _MOST_HEADER_BYTES:
-        detail = f"headers may have {_MOST_HEADER_BYTES} bytes"
-        return ProblemError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
-    return None

@@ -207,7 +207,8 @@ class Listener:
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
         self._sockets = list(sockets)
-        self._files = [_file_of(each) for each in sockets if each.family == socket.AF_UNIX]
+        unix = [Path(each.getsockname()) for each in sockets if each.family == socket.AF_UNIX]
+        self._inodes = {path: path.lstat().st_ino for path in unix}
         self._name = name
         self._blocking_threads = blocking_threads
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -239,7 +240,7 @@ class Listener:
         elif self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._server.stopping.set)
             self._thread.join(timeout_s)
-        for path, inode in self._files:
+        for path, inode in self._inodes.items():
             unlink_if_ours(path, inode)
         if self._thread.is_alive():
             logger.warning("the %s listener has not stopped in %.1f s", self._name, timeout_s)
@@ -253,7 +254,9 @@ class Listener:
                 if pool is not None:
                     loop.set_default_executor(pool)
                 loop.run_until_complete(self._server.serve(sockets=self._sockets))
-                _finish_tasks(loop)
+                # Requests whose connection has ended but whose call still blocks in the pool.
+                if left := asyncio.all_tasks(loop):
+                    loop.run_until_complete(asyncio.wait(left))
             except Exception:  # the thread's guard: the agent goes on without it
                 logger.exception("the %s listener failed", self._name)
             finally:
@@ -320,13 +323,6 @@ class _Server(Server):
             await asyncio.sleep(_POLL_S)
 
 
-def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Wait for requests whose connection has ended but whose call still blocks in the pool."""
-    left = asyncio.all_tasks(loop)
-    if left:
-        loop.run_until_complete(asyncio.wait(left))
-
-
 def _config(app: ASGIApp, keep_alive_s: float) -> Config:
     """Return uvicorn's settings: no logs or headers of its own, no trust in forwarded headers."""
     return Config(
@@ -344,8 +340,3 @@ def _config(app: ASGIApp, keep_alive_s: float) -> Config:
         timeout_keep_alive=math.ceil(keep_alive_s),
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )
-
-
-def _file_of(listening: socket.socket) -> tuple[Path, int]:
-    path = Path(listening.getsockname())
-    return path, path.lstat().st_ino

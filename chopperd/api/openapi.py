@@ -101,8 +101,10 @@ def _operation(route: Route, references: _References) -> Json:
     refusals = {**_COMMON_REFUSALS, **route.refusals}
     if route.access is not Access.ANYONE:
         refusals |= _ACCESS_REFUSALS
-    replies = {str(each.status): _reply(each, references) for each in route.replies}
     problem: Json = {PROBLEM_MEDIA_TYPE: {"schema": references[Problem]}}
+    responses = {str(each.status): _reply(each, references) for each in route.replies}
+    for status, text in sorted(refusals.items()):
+        responses[str(int(status))] = {"description": text, "content": problem}
     return {
         "operationId": _operation_id(route),
         "summary": route.summary,
@@ -110,11 +112,7 @@ def _operation(route: Route, references: _References) -> Json:
         "tags": [_tag(route)],
         "parameters": [_parameter(each) for each in route.parameters],
         **({"requestBody": _FILE_BODY} if route.takes_bytes else {}),
-        "responses": replies
-        | {
-            str(int(status)): {"description": text, "content": problem}
-            for status, text in sorted(refusals.items())
-        },
+        "responses": responses,
         # A token is optional: the user at the other end of the connection may be enough.
         "security": [{}] if route.access is Access.ANYONE else [{}, {_SCHEME: []}],
     }
@@ -128,12 +126,8 @@ _FILE_BODY: Final[Json] = {
 
 
 def _reply(reply: Reply, references: _References) -> Json:
-    if not reply.media_types:
-        return {"description": reply.help}
-    return {
-        "description": reply.help,
-        "content": {each: _content(each, reply, references) for each in reply.media_types},
-    }
+    content = {each: _content(each, reply, references) for each in reply.media_types}
+    return {"description": reply.help, **({"content": content} if content else {})}
 
 
 def _content(media_type: str, reply: Reply, references: _References) -> Json:

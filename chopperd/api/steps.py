@@ -194,11 +194,7 @@ def _not_found(what: str) -> ProblemError:
 
 
 def _only_one(owners: Iterable[tuple[str | None, str | None]]) -> tuple[str | None, str | None]:
-    """Return the job and run that all rows share.
-
-    Raises:
-        ProblemError: There are several; names them.
-    """
+    """Return the job and run that all rows share."""
     candidates = list(dict.fromkeys(owners))
     if len(candidates) == 1:
         return candidates[0]

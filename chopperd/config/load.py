@@ -46,7 +46,10 @@ def load_config(
     for key, candidates, origin in (*_from_file(path, problems), *_from_environment(variables)):
         setting = _BY_KEY.get(key)
         if setting is None:
-            problems.append(f"{origin}: {_unknown_key(key)}")
+            nearest = get_close_matches(key, _BY_KEY, n=1)
+            known = f"known are: {', '.join(_BY_KEY)}"
+            hint = f"did you mean {nearest[0]}?" if nearest else known
+            problems.append(f"{origin}: unknown key {key}; {hint}")
             continue
         accepted = [value for value in candidates if setting.kind.accepts(value)]
         if accepted:
@@ -115,9 +118,3 @@ def _candidates(text: str) -> tuple[object, ...]:
     except tomllib.TOMLDecodeError:
         return (text,)
     return (value,) if isinstance(value, str) else (value, text)
-
-
-def _unknown_key(key: str) -> str:
-    nearest = get_close_matches(key, _BY_KEY, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"known are: {', '.join(_BY_KEY)}"
-    return f"unknown key {key}; {hint}"

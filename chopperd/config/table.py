@@ -27,6 +27,8 @@ class Kind:
     allowed: str  # the allowed values, for people
     #: whether a value of that type is one; none is one that it fails on
     is_allowed: Callable[[Any], bool] = lambda _value: True
+    #: what is wrong with a value, as a text that follows the key's name; None: by `allowed`
+    why: Callable[[object], str | None] = lambda _value: None
 
     def accepts(self, value: object) -> bool:
         """Whether `value`, as TOML gives it, is allowed."""
@@ -38,7 +40,7 @@ class Kind:
 
     def why_not(self, value: object) -> str:
         """What is wrong with a value, as a text that follows the key's name."""
-        return f" = {value!r} is not allowed: {self.allowed}"
+        return self.why(value) or f" = {value!r} is not allowed: {self.allowed}"
 
 
 def number(low: float, high: float, unit: str = "") -> Kind:
@@ -118,23 +120,12 @@ _TOKEN: Final = re.compile(
 )
 
 
-class _ClassRules(Kind):
-    """A list of tables `{class, pattern}`, the rules of `traces.classes`, without slow patterns."""
-
-    def why_not(self, value: object) -> str:
-        """What is wrong with the first rule that is not allowed."""
-        if not isinstance(value, list):
-            return Kind.why_not(self, value)
-        whys = ((number, _why_not(entry)) for number, entry in enumerate(value, start=1))
-        return next(f", rule {number}: {why}" for number, why in whys if why)
-
-
-class _Pattern(Kind):
-    """A regular expression that is matched with names in traces, and not a slow one."""
-
-    def why_not(self, value: object) -> str:
-        """What is wrong with the expression."""
-        return f" {why_no_pattern(value)}"
+def _why_no_rules(value: object) -> str | None:
+    """What is wrong with the first rule of `traces.classes` that is not allowed."""
+    if not isinstance(value, list):
+        return None
+    whys = ((number, _why_not(entry)) for number, entry in enumerate(value, start=1))
+    return next(f", rule {number}: {why}" for number, why in whys if why)
 
 
 def _why_not(entry: object) -> str | None:
@@ -181,15 +172,17 @@ def _why_slow(pattern: str) -> str | None:
     return None
 
 
-PATTERN: Final = _Pattern(
+PATTERN: Final = Kind(
     str,
     f"a regular expression of at most {LONGEST_PATTERN} characters",
     lambda value: why_no_pattern(value) is None,
+    lambda value: f" {why_no_pattern(value)}",
 )
-CLASS_RULES: Final = _ClassRules(
+CLASS_RULES: Final = Kind(
     list[Any],
     'a list of {class = "comm", pattern = "regular expression"}',
     lambda value: not any(map(_why_not, value)),
+    _why_no_rules,
 )
 
 

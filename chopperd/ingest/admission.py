@@ -72,7 +72,8 @@ class Admission:
             IngestError: There is no room, or the same trace still waits for its first analysis.
         """
         with self._lock:
-            known = self._known(incoming.trace_id)
+            known, queued = self._store.known(incoming.trace_id), self._queue.get(incoming.trace_id)
+            known = queued.entry if known is None and queued is not None else known
             if known is not None and not self._is_again(known, sender):
                 self._analyses.tally.add("duplicate")
                 return known, False
@@ -87,8 +88,8 @@ class Admission:
                 received_unix_ns=self._clock.unix_ns(),
                 device_map=sender.device_map,
             )
-            queued = QueuedTrace(entry=entry, written_unix_ns=sender.written_unix_ns)
-            self._queue.put(incoming, queued)
+            fresh = QueuedTrace(entry=entry, written_unix_ns=sender.written_unix_ns)
+            self._queue.put(incoming, fresh)
             self._store.put_trace(entry)
         if self._is_here:
             self._analyses.add([entry.id])
@@ -127,18 +128,8 @@ class Admission:
         if self._is_here:
             self._analyses.add(waiting)
 
-    def _known(self, trace_id: str) -> TraceEntry | None:
-        """Find the trace with this id in store or queue; None if there is none."""
-        known = self._store.known(trace_id)
-        queued = self._queue.get(trace_id)
-        return queued.entry if known is None and queued is not None else known
-
     def _is_again(self, known: TraceEntry, sender: Sender) -> bool:
-        """Whether a known trace is sent again by its owner to be analysed with a device map.
-
-        Raises:
-            IngestError: The trace was not analysed yet.
-        """
+        """Whether a known trace is sent again by its owner to be analysed with a device map."""
         is_owner = sender.owner_uid is None or sender.owner_uid == known.owner_uid
         if sender.device_map is None or not is_owner or not self._is_here:
             return False

@@ -169,13 +169,19 @@ class TraceQueue:
             self._stored[trace_id] = queued
         incoming.close()
 
-    def note_start(self, trace_id: str) -> int:
+    def note_start(self, trace_id: str, change: int = 1) -> int:
         """Record on disk that the analysis begins; return how often it has begun."""
-        return self._note(trace_id, +1)
+        with self._disk_lock:
+            queued = self.get(trace_id)
+            if queued is None:
+                return 1
+            queued = replace(queued, start_count=max(queued.start_count + change, 0))
+            self._replace(queued)
+            return queued.start_count
 
     def forgive_start(self, trace_id: str) -> None:
         """Undo the last `note_start`: the trace is not to blame for the end of its analysis."""
-        self._note(trace_id, -1)
+        self.note_start(trace_id, -1)
 
     def retain(self, entry: TraceEntry) -> None:
         """Retain an analysed trace for as long as there is room."""
@@ -223,11 +229,7 @@ class TraceQueue:
                 raise IngestError(text, reason=IngestReason.TOO_LARGE)
 
     def _make_room(self, more_bytes: int) -> None:
-        """Remove retained and rejected traces, the largest first, until there is room.
-
-        Raises:
-            IngestError: There is still no room: all that is left waits to be analysed.
-        """
+        """Remove retained and rejected traces, the largest first, until there is room."""
         with self._lock:
             stored = self._stored.items()
             waiting = {name for name, one in stored if one.entry.state is not TraceState.ANALYSED}
@@ -259,15 +261,6 @@ class TraceQueue:
                 "there is no room: the disk is nearly full; free some, or set store.min_free_ratio",
                 reason=IngestReason.NO_ROOM,
             )
-
-    def _note(self, trace_id: str, change: int) -> int:
-        with self._disk_lock:
-            queued = self.get(trace_id)
-            if queued is None:
-                return 1
-            queued = replace(queued, start_count=max(queued.start_count + change, 0))
-            self._replace(queued)
-            return queued.start_count
 
     def _replace(self, queued: QueuedTrace) -> None:
         """Replace a trace's entry in memory and on disk; if the disk fails, in memory only."""

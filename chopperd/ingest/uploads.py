@@ -147,11 +147,7 @@ class Uploads:
         )
 
     def _enter(self) -> None:
-        """Count one more upload in progress.
-
-        Raises:
-            IngestError: Too many are in progress, or no traces are taken now.
-        """
+        """Count one more upload in progress."""
         self._refuse()
         with self._lock:
             if self._in_progress_count >= _MOST_AT_A_TIME:

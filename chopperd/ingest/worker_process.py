@@ -175,25 +175,14 @@ class AnalysisWorker:
             poll.register(stdin_fd, select.POLLOUT)
         left_ns = max(self._deadline_ns - self._clock.mono_ns(), 0)
         poll.poll(min(round(wait_s * 1000), left_ns // NS_PER_MS))
-        self._send_some(stdin_fd)
-        return self._take_some(stdout_fd)
-
-    def _send_some(self, fd: int) -> None:
-        """Write what the pipe takes; a broken pipe is ignored, as the output shows it too."""
-        try:
+        with suppress(BlockingIOError, BrokenPipeError):  # the output shows a broken pipe too
             while self._unsent:
-                self._unsent = self._unsent[os.write(fd, self._unsent) :]
-        except (BlockingIOError, BrokenPipeError):
-            pass
-
-    def _take_some(self, fd: int) -> bool:
-        """Read what is there; return whether the pipe has ended."""
-        try:
-            while data := os.read(fd, _PIPE_BYTES):
+                self._unsent = self._unsent[os.write(stdin_fd, self._unsent) :]
+        with suppress(BlockingIOError):
+            while data := os.read(stdout_fd, _PIPE_BYTES):
                 self._frames.feed(data)
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False
 
     def _next_reply(self) -> Reply | None:
         while (body := self._frames.next_frame()) is not None:

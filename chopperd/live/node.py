@@ -1,8 +1,9 @@
 """Live state of the node, from the sampler's shared memory, and cost of chopperd's processes."""
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -173,21 +174,14 @@ def process_live(pid: int, clock: Clock) -> ProcessLive | None:
     )
 
 
-@dataclass(slots=True)
-class _Role:
-    """The newest process of one role, and CPU time of its earlier ones."""
-
-    pid: int | None = None
-    earlier_cpu_s: float = 0.0
-    newest: ProcessLive | None = None
-
-
 class ProcessCosts:
     """Reads the cost of each role's process; CPU time adds up over replaced processes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._roles: dict[str, _Role] = {}
+        #: By role: the newest process, and CPU time of earlier ones.
+        self._newest: dict[str, tuple[int | None, ProcessLive]] = {}
+        self._earlier_cpu_s: defaultdict[str, float] = defaultdict(float)
 
     def read(self, pids: Mapping[str, int | None]) -> dict[str, ProcessLive]:
         """Read the present cost by role, of all roles that ever had a process.
@@ -195,18 +189,14 @@ class ProcessCosts:
         `pids` has None where a role has no process now.
         """
         for name, pid in pids.items():
-            if pid is not None or name in self._roles:
-                self._update(self._roles.setdefault(name, _Role()), pid)
+            present = None if pid is None else process_live(pid, self._clock)
+            last_pid, last = self._newest.get(name, (None, None))
+            if last is not None and (present is None or pid != last_pid):
+                self._earlier_cpu_s[name] += last.cpu_s
+                last = replace(last, cpu_s=0.0, resident_bytes=0, open_fds=0, threads=0)
+            if (newest := present or last) is not None:
+                self._newest[name] = pid, newest
         return {
-            name: replace(role.newest, cpu_s=role.earlier_cpu_s + role.newest.cpu_s)
-            for name, role in self._roles.items()
-            if role.newest is not None
+            name: replace(newest, cpu_s=self._earlier_cpu_s[name] + newest.cpu_s)
+            for name, (_, newest) in self._newest.items()
         }
-
-    def _update(self, role: _Role, pid: int | None) -> None:
-        present = None if pid is None else process_live(pid, self._clock)
-        if role.newest is not None and (present is None or pid != role.pid):
-            role.earlier_cpu_s += role.newest.cpu_s
-            role.newest = replace(role.newest, cpu_s=0.0, resident_bytes=0, open_fds=0, threads=0)
-        role.pid = pid
-        role.newest = present or role.newest

@@ -1,6 +1,6 @@
 """Newest values, clock residency, die clocks and busy clocks of one GPU; its loss against peers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf, isnan
@@ -259,14 +259,10 @@ def window_excess_s(
     for _, group in groupby(busy, key=lambda item: item[1].model):
         peers = list(group)
         if len(peers) >= _LEAST_PEERS:
-            for index, lost_s in _against_median(peers):
+            peers_hz = median(clock.mean_hz for _, clock in peers)
+            for index, clock in peers:
+                slower = 1.0 - clock.mean_hz / peers_hz if peers_hz else 0.0
+                lost_s = slower * clock.busy_s if slower > _LEAST_RATIO else 0.0
                 ratio = compute_ratios[index] if index < len(compute_ratios) else None
                 excess_s[index] = lost_s if ratio is None else lost_s * ratio
     return tuple(excess_s)
-
-
-def _against_median(peers: Sequence[tuple[int, BusyClock]]) -> Iterable[tuple[int, float]]:
-    peers_hz = median(clock.mean_hz for _, clock in peers)
-    for index, clock in peers:
-        slower = 1.0 - clock.mean_hz / peers_hz if peers_hz else 0.0
-        yield index, slower * clock.busy_s if slower > _LEAST_RATIO else 0.0

@@ -3,27 +3,16 @@
 import logging
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import update_wrapper
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from chopperd.clock import Clock
-from chopperd.model.captures import (
-    AnalysedTrace,
-    DeviceKernels,
-    DropQuery,
-    Filed,
-    GpuDrop,
-    JobEntry,
-    StepPage,
-    StepQuery,
-    TraceEntry,
-    Viewer,
-)
+from chopperd.model.captures import AnalysedTrace, Filed, GpuDrop, TraceEntry, Viewer
 from chopperd.model.live import StoreLive
 from chopperd.model.report import ReportDocument
-from chopperd.model.report_rows import Row
 from chopperd.store.captures import queries, schema
 from chopperd.store.captures.database import LOG_BYTES, QUEUE_BYTES, Database, WriteQueue
 from chopperd.store.captures.filing import file_trace, filed_captures
@@ -31,6 +20,9 @@ from chopperd.store.captures.schema import document_of, packed, write_document
 from chopperd.store.disk import DiskLimits
 
 logger = logging.getLogger(__name__)
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 #: The file's log takes at most the limit divided by this.
 _LOG_PARTS: Final = 8
@@ -49,6 +41,17 @@ _MEMORY_BYTES: Final = 64 * 2**20
 _TARGET_RATIO: Final = 0.95
 
 
+def _read(
+    query: Callable[Concatenate[sqlite3.Connection, Given], Found],
+) -> Callable[Concatenate["CaptureStore", Given], Found]:
+    """Make a method of the store that returns the result of a query."""
+
+    def read(store: "CaptureStore", /, *given: Given.args, **named: Given.kwargs) -> Found:
+        return store.database.read(lambda db: query(db, *given, **named))
+
+    return update_wrapper(read, query)
+
+
 class CaptureStore:
     """Stores traces, captures, steps, families and drops in a database file.
 
@@ -65,7 +68,7 @@ class CaptureStore:
         clock: Clock,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:
-        self._database = database
+        self.database = database
         self._queue = WriteQueue(database, limit_bytes=queue_bytes)
         self._late_lock = threading.Lock()
         self._late_traces: list[AnalysedTrace] = []
@@ -73,7 +76,7 @@ class CaptureStore:
         self._limits = limits
         self._clock = clock
         self._live = StoreLive()
-        self._queue.put(lambda: self._database.write(schema.interrupt_open), rows=0)
+        self._queue.put(lambda: self.database.write(schema.interrupt_open), rows=0)
         self._renew(recount=True)
 
     @classmethod
@@ -93,15 +96,7 @@ class CaptureStore:
     def close(self) -> None:
         """Write what can be written and close the file; no method may be called afterwards."""
         self._queue.close()
-        self._database.close()
-
-    def known(self, trace_id: str) -> TraceEntry | None:
-        """Return a trace of any owner by its id; None if it never arrived or was deleted."""
-        return self._database.read(lambda db: queries.trace_entry(db, trace_id))
-
-    def waiting(self) -> tuple[TraceEntry, ...]:
-        """Return the queued and spooled traces, oldest first."""
-        return self._database.read(queries.waiting_traces)
+        self.database.close()
 
     def put_trace(self, entry: TraceEntry) -> None:
         """Store a trace, or a change of its state; its capture does not change.
@@ -109,7 +104,7 @@ class CaptureStore:
         Job, rank and run stay as they are where the entry has none.
         """
         is_new = self._queue.put(
-            lambda: self._database.write(lambda db: schema.put_trace(db, entry))
+            lambda: self.database.write(lambda db: schema.put_trace(db, entry))
         )
         self._renew(added_traces=int(is_new or False))
 
@@ -126,11 +121,16 @@ class CaptureStore:
         now_unix_ns = self._clock.unix_ns()
 
         def write() -> tuple[tuple[Filed, ...], bool]:
-            return self._database.write(lambda db: file_trace(db, trace, now_unix_ns))
+            return self.database.write(lambda db: file_trace(db, trace, now_unix_ns))
 
-        filed, is_new = self._queue.put(
-            write, later=lambda: self._note_late(trace, write()[0]), size_bytes=len(trace.report)
-        ) or ((), False)
+        def write_later() -> None:
+            filed, _ = write()
+            with self._late_lock:
+                self._late_traces.append(replace(trace, report=b""))
+                self._late_captures.update(dict.fromkeys(each.entry.id for each in filed))
+
+        done = self._queue.put(write, later=write_later, size_bytes=len(trace.report))
+        filed, is_new = done or ((), False)
         self._renew(added_traces=int(is_new))
         return filed
 
@@ -145,7 +145,7 @@ class CaptureStore:
             self._late_captures.clear()
         if not traces:
             return (), ()
-        return traces, self._database.read(lambda db: filed_captures(db, captures))
+        return traces, self.database.read(lambda db: filed_captures(db, captures))
 
     def put_document(self, capture_id: int, document: ReportDocument) -> None:
         """Store a capture's document; its steps and families replace those stored before.
@@ -157,7 +157,7 @@ class CaptureStore:
 
         def write(document: ReportDocument | None) -> int:
             try:
-                return self._database.write(
+                return self.database.write(
                     lambda db: write_document(db, capture_id, document, body) if document else 0
                 )
             except LookupError:
@@ -171,54 +171,28 @@ class CaptureStore:
             size_bytes=len(body),
         )
         self._renew(added_steps=added_steps or 0)
-        if _is_too_large(self._database, self._limits):
+        if _is_too_large(self.database, self._limits):
             self.prune()
 
     def put_drops(self, drops: Sequence[GpuDrop]) -> None:
         """Store drops of the busy clock, each replacing its earlier version."""
         drops = tuple(drops)
         self._queue.put(
-            lambda: self._database.write(lambda db: schema.put_drops(db, drops)),
+            lambda: self.database.write(lambda db: schema.put_drops(db, drops)),
             rows=len(drops),
             size_bytes=_DROP_BYTES * len(drops),
         )
         self._renew()
 
-    def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
-        """Return drops of the busy clock that match a query, newest first."""
-        return self._database.read(lambda db: schema.found_drops(db, query, limit))
-
-    def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
-        """Return the jobs that the viewer may see, newest first."""
-        return self._database.read(lambda db: queries.job_entries(db, viewer))
-
-    def steps(
-        self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
-    ) -> StepPage:
-        """Return a page of step rows that match a query, newest first.
-
-        Raises:
-            ValueError: The cursor is not from a page.
-        """
-        return self._database.read(
-            lambda db: queries.step_page(db, query, viewer, max(limit, 1), cursor)
-        )
-
-    def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
-        """Return the rows of one step number on all devices, of each job and run that has it."""
-        return self._database.read(lambda db: queries.step_rows(db, step, query, viewer))
-
-    def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
-        """Return the kernels that a step launched on each device; see `step`."""
-        return self._database.read(lambda db: queries.step_kernels(db, step, query, viewer))
-
-    def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
-        """Return the report on the newest capture (of a job) that the viewer may see, or None."""
-        return self._database.read(lambda db: queries.newest_document(db, job, viewer))
-
-    def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
-        """Return the newest traces that the viewer may see, newest first."""
-        return self._database.read(lambda db: queries.trace_entries(db, viewer, limit))
+    known = _read(queries.trace_entry)
+    waiting = _read(queries.waiting_traces)
+    drops = _read(schema.found_drops)
+    jobs = _read(queries.job_entries)
+    steps = _read(queries.step_page)
+    step = _read(queries.step_rows)
+    kernels = _read(queries.step_kernels)
+    latest_document = _read(queries.newest_document)
+    traces = _read(queries.trace_entries)
 
     def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
         """Return a trace by its id; None if there is none that the viewer may see."""
@@ -232,19 +206,14 @@ class CaptureStore:
     def prune(self) -> None:
         """Delete what exceeds the limits of age, size and disk space; retry refused writes."""
         self._queue.flush()
-        if deleted_count := _prune(self._database, self._limits, self._clock.unix_ns()):
+        if deleted_count := _prune(self.database, self._limits, self._clock.unix_ns()):
             self._queue.flush(at_once=True)
             logger.info("%d captures were deleted for age or size", deleted_count)
         self._renew(recount=True)
 
-    def _note_late(self, trace: AnalysedTrace, filed: Sequence[Filed]) -> None:
-        with self._late_lock:
-            self._late_traces.append(replace(trace, report=b""))
-            self._late_captures.update(dict.fromkeys(each.entry.id for each in filed))
-
     def _renew(self, *, added_steps: int = 0, added_traces: int = 0, recount: bool = False) -> None:
         """Update `live` after a change; count rows only on demand, after a refusal or a loss."""
-        before, database = self.live(), self._database
+        before, database = self.live(), self.database
         steps, traces = before.steps + added_steps, before.traces + added_traces
         losses = database.file.losses
         if recount or database.trouble or before.trouble or losses != before.set_aside:

@@ -92,7 +92,7 @@ def step_page(
     Raises:
         ValueError: The cursor is not from a page.
     """
-    where = _matching(query, viewer)
+    where, limit = _matching(query, viewer), max(limit, 1)
     if cursor is not None:
         key = key_of(cursor)
         where.add(f"({', '.join(KEY_COLUMNS)}) < ({', '.join('?' * len(key))})", *key)

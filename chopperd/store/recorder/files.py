@@ -226,7 +226,13 @@ class SampleFiles:
         if self._open is not None and self._is_full(self._open, span_ns[0], len(frame)):
             self._end_file(self._open)
         self.make_room(len(frame), other_bytes)
-        file = self._open or self._new_file()
+        if self._open is None:
+            path = self._folder / f"samples-{self._next_number:08d}.rec"
+            self._open = AppendFile(path, is_new=True)
+            self._newest_is_ended = False
+            self._next_number += 1
+            self._files.append(SampleFile(path=path))
+        file = self._open
         file.append(frame)
         last = self._files[-1]
         last.size_bytes = file.size_bytes
@@ -267,14 +273,6 @@ class SampleFiles:
         if self._ceiling_bytes is None:
             self._ceiling_bytes = self.size_bytes + other_bytes
         return self._ceiling_bytes
-
-    def _new_file(self) -> AppendFile:
-        path = self._folder / f"samples-{self._next_number:08d}.rec"
-        self._open = AppendFile(path, is_new=True)
-        self._newest_is_ended = False
-        self._next_number += 1
-        self._files.append(SampleFile(path=path))
-        return self._open
 
     def _continue_newest(self) -> None:
         """Open the file that an earlier writer did not end."""

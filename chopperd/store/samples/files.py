@@ -214,11 +214,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _parquet_of(samples: SampleSet) -> bytes:
-    """Encode samples as a Parquet file, rows in order of time.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Encode samples as a Parquet file, rows in order of time."""
     check_parquet()
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
@@ -237,12 +233,7 @@ def _parquet_of(samples: SampleSet) -> bytes:
 
 
 def _parquet_samples(path: Path) -> SampleSet:
-    """Read the samples in a Parquet file of ours, or of another program with the same columns.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-        StoreError: The file can't be read, or holds something else.
-    """
+    """Read the samples in a Parquet file of ours, or of another program with the same columns."""
     check_parquet()
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415

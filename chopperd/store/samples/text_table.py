@@ -66,7 +66,11 @@ class TextTable:
         self._bytes = np.frombuffer(self._data + b"\0" * _LONGEST, np.uint8)
         ends = np.flatnonzero((self._bytes == _COMMA) | (self._bytes == _NEWLINE))
         row_ends = np.flatnonzero(self._bytes[ends] == _NEWLINE)
-        self._check_counts(np.diff(row_ends, prepend=-1))
+        counts = np.diff(row_ends, prepend=-1)
+        wrong = np.flatnonzero(counts != len(self.names))
+        if len(wrong):
+            line, count = self._line_numbers[int(wrong[0])], counts[wrong[0]]
+            raise StoreError(f"{path}: line {line}: {count} cells where {len(names)} are named")
         starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
         # Column by column, since that is how they are read.
         self._starts = np.ascontiguousarray(starts.reshape(-1, len(names)).T)
@@ -204,14 +208,6 @@ class TextTable:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_)
         digits, decimals, is_read = zip(*blocks, strict=True)
         return np.concatenate(digits), np.concatenate(decimals), np.concatenate(is_read)
-
-    def _check_counts(self, counts: Int64s) -> None:
-        wrong = np.flatnonzero(counts != len(self.names))
-        if len(wrong):
-            line, count = self._line_numbers[int(wrong[0])], counts[wrong[0]]
-            raise StoreError(
-                f"{self.path}: line {line}: {count} cells where {len(self.names)} are named"
-            )
 
 
 def _block_decimals(

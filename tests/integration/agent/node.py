@@ -114,7 +114,7 @@ class Node:
 
     def documents(self) -> list[ReportDocument]:
         """All there are, oldest capture first."""
-        bodies = self.store._database.read(
+        bodies = self.store.database.read(
             lambda db: db.execute("SELECT body FROM documents ORDER BY capture").fetchall()
         )
         return [document for (body,) in bodies if (document := document_of(body)) is not None]

@@ -167,7 +167,7 @@ def test_a_job_of_another_world_size_keeps_its_capture_and_late_ranks_find_their
 def test_an_earlier_version_s_traces_are_of_the_run_that_it_knew() -> None:
     store = opened()
     put(store, analysed("old", rank=1, run="id1"))
-    store._database.write(lambda db: db.execute("UPDATE traces SET identity = NULL"))
+    store.database.write(lambda db: db.execute("UPDATE traces SET identity = NULL"))
     put(store, analysed("new", rank=0, run=None))
     put(store, analysed("same", rank=2, run="id1"))
     assert shared(store, ["old", "new", "same"]) == [{"old", "same"}, {"new"}]
