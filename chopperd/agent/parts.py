@@ -27,15 +27,8 @@ from chopperd.export.metric import Profile
 from chopperd.export.rendering import MetricsText
 from chopperd.live.drops import DropQueue
 from chopperd.live.traced import TracedLedger
+from chopperd.model import live
 from chopperd.model.captures import TraceEntry
-from chopperd.model.live import (
-    AnalysisLive,
-    ArchiveLive,
-    GpuLive,
-    GuardedPart,
-    StoreLive,
-    TracedTotals,
-)
 from chopperd.model.services import Ingest, SnapshotSource, Upload
 from chopperd.report.forms.schema import formatted
 from chopperd.store.disk import DiskLimits
@@ -136,7 +129,7 @@ class Parts:
                 work()
             except Exception as error:
                 logger.exception("%s can't be started; the agent goes on without", name)
-                self._context.health.note_fault(GuardedPart.START)
+                self._context.health.note_fault(live.GuardedPart.START)
                 self._problems[name] = problem = f"it could not be started: {error!r}"
                 if name == _INGEST:
                     self._deferred_ingest.refuse(problem)
@@ -147,26 +140,26 @@ class Parts:
             self._is_paused = paused
             (self._ingest.pause if paused else self._ingest.resume)()
 
-    def archive(self) -> ArchiveLive:
+    def archive(self) -> live.ArchiveLive:
         """Return the flight recorder's state."""
         if self._archive is None:
-            return ArchiveLive(trouble=self._problems.get(_ARCHIVE))
+            return live.ArchiveLive(trouble=self._problems.get(_ARCHIVE))
         return self._archive.live()
 
-    def store(self) -> StoreLive:
+    def store(self) -> live.StoreLive:
         """Return the store's state."""
         if self._keeper is None:
-            return StoreLive(trouble=self._problems.get(_STORE))
+            return live.StoreLive(trouble=self._problems.get(_STORE))
         return self._keeper.store.live()
 
-    def analysis(self) -> AnalysisLive:
+    def analysis(self) -> live.AnalysisLive:
         """Return the state of ingest."""
         if self._ingest is None:
             mode = self._context.config.analysis.mode
-            return AnalysisLive(mode=mode, trouble=self._problems.get(_INGEST))
+            return live.AnalysisLive(mode=mode, trouble=self._problems.get(_INGEST))
         return self._ingest.live()
 
-    def traced(self, gpus: Iterable[GpuLive]) -> Mapping[str, TracedTotals]:
+    def traced(self, gpus: Iterable[live.GpuLive]) -> Mapping[str, live.TracedTotals]:
         """Return sums over recent captures by GPU label; `gpus` gives the processes of now."""
         return self._ledger.recent({gpu.info.gpu: gpu.processes for gpu in gpus})
 
@@ -202,7 +195,7 @@ class Parts:
         context, limits = self._context, self._limits(self._context.config.store)
         path = context.state / "store.sqlite"
         store = CaptureStore.open(path, limits=limits, clock=context.clock)
-        note_fault = partial(context.health.note_fault, GuardedPart.STORE)
+        note_fault = partial(context.health.note_fault, live.GuardedPart.STORE)
         self._keeper = StoreKeeper(store, context.drops, context.clock, note_fault)
         self._keeper.start()
 
@@ -219,7 +212,7 @@ class Parts:
             asked_hz=config.sampling.hz,
             clock=context.clock,
             damaged_count=lambda: self._recorded.damaged_count,
-            note_fault=partial(context.health.note_fault, GuardedPart.RECORDER),
+            note_fault=partial(context.health.note_fault, live.GuardedPart.RECORDER),
         )
         archive.start()
         self._archive = archive
@@ -236,7 +229,7 @@ class Parts:
             self._keeper.store,
             context.clock,
             count_document=self._ledger.add,
-            note_fault=partial(context.health.note_fault, GuardedPart.ANALYSIS),
+            note_fault=partial(context.health.note_fault, live.GuardedPart.ANALYSIS),
         )
         self.set_paused(paused=context.pause.current() is not None)
         ingest.start()
@@ -260,7 +253,7 @@ class Parts:
             metrics=MetricsText(context.snapshots, profile, context.clock).exposition,
             clock=context.clock,
             access=context.access,
-            failed=lambda _path: context.health.note_fault(GuardedPart.REQUEST),
+            failed=lambda _path: context.health.note_fault(live.GuardedPart.REQUEST),
         )
         if (listening := context.sockets.metrics) is not None:
             app = build_metrics(self._services)

@@ -10,16 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
-from chopperd.agent.lifecycle import (
-    Guard,
-    Health,
-    Notifier,
-    Wake,
-    claimed_state,
-    guarded,
-    made_runtime,
-    stopped_by_signals,
-)
+from chopperd.agent import lifecycle
 from chopperd.agent.pause import PauseFile
 from chopperd.agent.sampling import new_sampling
 from chopperd.agent.sockets import Addresses, Sockets, access_policy, opened_sockets
@@ -65,17 +56,17 @@ class Agent:
         self._clock = clock or SystemClock()
         self._backend = backend or ("simulated" if simulation else config.sampling.backend)
         self._on_ready = on_ready
-        self._wake = Wake()
+        self._wake = lifecycle.Wake()
         self._stopping = False
         self.stopped_by: int | None = None
         self._state = state_folder(config)
         self._runtime = runtime_folder(config)
-        self._health = Health(self._clock)
+        self._health = lifecycle.Health(self._clock)
         self._pause = PauseFile(self._runtime, self._clock, self._wake.call)
         self._sampling = new_sampling(
             config, self._backend, simulation, self._clock, self._wake.call
         )
-        self._notifier = Notifier(service_manager(), self._clock)
+        self._notifier = lifecycle.Notifier(service_manager(), self._clock)
         self._sockets: Sockets | None = None
         self._snapshots: Snapshots | None = None
         self._parts: Parts | None = None
@@ -113,10 +104,10 @@ class Agent:
         """
         with ExitStack() as stack:
             stack.callback(self._wake.close)
-            stack.enter_context(stopped_by_signals(self._stop_by_signal))
-            state = claimed_state(self._state)
+            stack.enter_context(lifecycle.stopped_by_signals(self._stop_by_signal))
+            state = lifecycle.claimed_state(self._state)
             stack.callback(state.close)
-            runtime_problem = made_runtime(self._runtime)
+            runtime_problem = lifecycle.made_runtime(self._runtime)
             sockets = opened_sockets(
                 self._config, self._runtime, with_local=runtime_problem is None
             )
@@ -186,8 +177,8 @@ class Agent:
     def _loop(self) -> None:
         """Supervise everything five times a second, until stopped."""
         health = self._health
-        supervision = Guard(GuardedPart.SUPERVISION, "the sampler's supervision", health)
-        reporting = Guard(GuardedPart.SNAPSHOT, "the snapshot", health)
+        supervision = lifecycle.Guard(GuardedPart.SUPERVISION, "the sampler's supervision", health)
+        reporting = lifecycle.Guard(GuardedPart.SNAPSHOT, "the snapshot", health)
         while not self._stopping:
             turn_ns = self._clock.mono_ns()
             if self._starting is not None:
@@ -244,18 +235,18 @@ class Agent:
             return max(0.0, (begin_ns + end_ns - self._clock.mono_ns()) / NS_PER_S)
 
         unwell = "a part does not end well"
-        with guarded(unwell):
+        with lifecycle.guarded(unwell):
             self._notifier.stopping()
             self._sampling.ask_to_end()
-        with guarded(unwell):
+        with lifecycle.guarded(unwell):
             if self._starting is not None:
                 self._starting.join(left_s(_SERVING_ENDS_NS))
-        with guarded(unwell):
+        with lifecycle.guarded(unwell):
             if self._parts is not None:
                 self._parts.stop_serving(left_s(_SERVING_ENDS_NS))
-        with guarded(unwell):
+        with lifecycle.guarded(unwell):
             self._sampling.stop(left_s(_SAMPLER_ENDS_NS))
-        with guarded(unwell):
+        with lifecycle.guarded(unwell):
             if self._parts is not None:
                 self._parts.stop_storing(left_s(_STORING_ENDS_NS))
         logger.info("chopperd ends")

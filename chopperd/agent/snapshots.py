@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Final
 from chopperd import __version__
 from chopperd.clock import Clock
 from chopperd.live.node import LiveNode, ProcessCosts
-from chopperd.model.live import (
-    GuardedPart,
-    NodeSnapshot,
-    Pause,
-    SamplerCondition,
-    SamplerLive,
-    SelfTestLive,
-)
+from chopperd.model import live
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -40,10 +33,10 @@ class Snapshots:
         node: str,
         backend: str,
         slow_hz: float,
-        faults: Callable[[], Mapping[GuardedPart, int]],
-        self_test: SelfTestLive | None = None,
+        faults: Callable[[], Mapping[live.GuardedPart, int]],
+        self_test: live.SelfTestLive | None = None,
     ) -> None:
-        self._clock, self._faults, self._self_test = clock, faults, self_test or SelfTestLive()
+        self._clock, self._faults, self._self_test = clock, faults, self_test or live.SelfTestLive()
         self._costs = ProcessCosts(clock)
         self._due_ns = 0
         self._ring_seen_ns: int | None = None
@@ -51,15 +44,17 @@ class Snapshots:
             clock, version=__version__, node=node, backend=backend, slow_hz=slow_hz
         )
         self.drops = self._node.drops
-        self._latest = self._node.snapshot(SamplerLive(condition=SamplerCondition.STARTING))
+        self._latest = self._node.snapshot(
+            live.SamplerLive(condition=live.SamplerCondition.STARTING)
+        )
 
-    def latest(self) -> NodeSnapshot:
+    def latest(self) -> live.NodeSnapshot:
         """Return the newest snapshot."""
         return self._latest
 
     def take_if_due(
-        self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
-    ) -> NodeSnapshot | None:
+        self, sampling: "Sampling", pause: live.Pause | None, parts: "Parts | None"
+    ) -> live.NodeSnapshot | None:
         """Take a snapshot if the last is a second old or GPUs are about to appear; else None."""
         now_ns = self._clock.mono_ns()
         if now_ns < self._due_ns and not self._gpus_are_coming(sampling, now_ns):

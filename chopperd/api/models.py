@@ -12,24 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import field
 
+from chopperd.model import live
 from chopperd.model.answers import Finding
 from chopperd.model.captures import DeviceKernels, GpuDrop, JobEntry, TraceEntry, TraceState
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.kinds import CAUSE_BY_LABEL, Cause
-from chopperd.model.live import (
-    AnalysisLive,
-    ArchiveLive,
-    DiesLive,
-    GpuLive,
-    HungCall,
-    LiveTotals,
-    NodeSnapshot,
-    Pause,
-    ProcessLive,
-    SamplerLive,
-    SelfTestLive,
-    StoreLive,
-)
 from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S
 
@@ -63,13 +50,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     gpus_up: int
     invalid_readings: int = 0
-    sampler: SamplerLive
-    pause: Pause | None
-    archive: ArchiveLive
-    store: StoreLive
-    analysis: AnalysisLive
-    processes: Mapping[str, ProcessLive]
-    self_test: SelfTestLive = SelfTestLive()
+    sampler: live.SamplerLive
+    pause: live.Pause | None
+    archive: live.ArchiveLive
+    store: live.StoreLive
+    analysis: live.AnalysisLive
+    processes: Mapping[str, live.ProcessLive]
+    self_test: live.SelfTestLive = live.SelfTestLive()
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +115,7 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int = field(name="lost")
     invalid_count: int = field(name="invalid", default=0)
     driver_s: float
-    hung: HungCall | None
+    hung: live.HungCall | None
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +139,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     timing: Mapping[str, SensorTiming] = {}
     processes: tuple[GpuProcess, ...] | None = None
     trouble: str | None = None
-    dies: DiesLive | None = None
+    dies: live.DiesLive | None = None
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,12 +275,12 @@ class SnapshotEvent(msgspec.Struct, frozen=True, kw_only=True):
     taken_unix_ns: int = field(name="snapshot_unix_ns")
     backend_up: bool
     simulated: bool
-    sampler: SamplerLive
+    sampler: live.SamplerLive
     paused: bool
     gpus: tuple[GpuBrief, ...]
 
 
-def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> Status:
+def status_of(snapshot: live.NodeSnapshot, *, age_ns: int, trouble: str | None) -> Status:
     """The agent and its node, from a snapshot of this age."""
     return _copied(
         snapshot,
@@ -307,28 +294,28 @@ def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> St
     )
 
 
-def gpus_of(snapshot: NodeSnapshot) -> Gpus:
+def gpus_of(snapshot: live.NodeSnapshot) -> Gpus:
     """All GPUs, from a snapshot."""
     return _copied(snapshot, Gpus, gpus=tuple(map(gpu_of, snapshot.gpus)))
 
 
-def gpu_of(live: GpuLive) -> Gpu:
+def gpu_of(now: live.GpuLive) -> Gpu:
     """One GPU, from a snapshot."""
     return _copied(
-        live,
+        now,
         Gpu,
-        gpu=live.info.gpu,
-        reading=_reading_of(live.reading),
-        totals=live.totals and _totals(live.totals, Totals, attrgetter("label")),
+        gpu=now.info.gpu,
+        reading=_reading_of(now.reading),
+        totals=now.totals and _totals(now.totals, Totals, attrgetter("label")),
         residency=tuple(
             ResidencyBucket(up_to_mhz=edge if math.isfinite(edge) else None, time_s=time_s)
-            for edge, time_s in sorted(live.residency_s.items())
+            for edge, time_s in sorted(now.residency_s.items())
         ),
-        sampling=_copied(live, GpuSampling),
+        sampling=_copied(now, GpuSampling),
     )
 
 
-def event_of(snapshot: NodeSnapshot) -> SnapshotEvent:
+def event_of(snapshot: live.NodeSnapshot) -> SnapshotEvent:
     """A snapshot in brief."""
     return _copied(
         snapshot,
@@ -341,11 +328,11 @@ def event_of(snapshot: NodeSnapshot) -> SnapshotEvent:
     )
 
 
-def snapshot_of(status: Status, gpus: Gpus) -> NodeSnapshot:
+def snapshot_of(status: Status, gpus: Gpus) -> live.NodeSnapshot:
     """A snapshot, from both answers; they have Unix times only, used for its monotonic time too."""
     return _copied(
         status,
-        NodeSnapshot,
+        live.NodeSnapshot,
         taken_unix_ns=gpus.taken_unix_ns,
         taken_mono_ns=gpus.taken_unix_ns,
         backend=status.backend.backend,
@@ -357,14 +344,14 @@ def snapshot_of(status: Status, gpus: Gpus) -> NodeSnapshot:
     )
 
 
-def _live_of(gpu: Gpu) -> GpuLive:
+def _live_of(gpu: Gpu) -> live.GpuLive:
     given = gpu.reading.causes
     causes = None if given is None else frozenset(map(_cause, given))
     return _copied(
         gpu,
-        GpuLive,
+        live.GpuLive,
         reading=_copied(gpu.reading, DeviceReading, causes=causes),
-        totals=gpu.totals and _totals(gpu.totals, LiveTotals, _cause),
+        totals=gpu.totals and _totals(gpu.totals, live.LiveTotals, _cause),
         residency_s={
             math.inf if bucket.up_to_mhz is None else bucket.up_to_mhz: bucket.time_s
             for bucket in gpu.residency
@@ -379,7 +366,7 @@ def _reading_of(reading: DeviceReading) -> Reading:
     return _copied(reading, Reading, causes=labels)
 
 
-def _totals(totals: LiveTotals | Totals, target: type[T], key: Callable[[Any], object]) -> T:
+def _totals(totals: live.LiveTotals | Totals, target: type[T], key: Callable[[Any], object]) -> T:
     """Totals as the other type, whose causes are made by `key`."""
     limited_s = {key(cause): value_s for cause, value_s in totals.limited_s.items()}
     lost_s = {key(cause): value_s for cause, value_s in totals.lost_s.items()}

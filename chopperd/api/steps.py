@@ -10,16 +10,7 @@ from typing import Final, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from chopperd.api.models import (
-    Findings,
-    JobFindings,
-    Jobs,
-    Step,
-    StepKernels,
-    Steps,
-    Traces,
-    TraceTaken,
-)
+from chopperd.api import models
 from chopperd.api.parameters import (
     DEVICE_MAP_TEXT,
     FROM,
@@ -104,7 +95,7 @@ PATH: Final = optional(
 
 def jobs(call: Call) -> Response:
     """Jobs that traces came from, newest first."""
-    return json_response(Jobs(jobs=call.services.steps.jobs(call.viewer)))
+    return json_response(models.Jobs(jobs=call.services.steps.jobs(call.viewer)))
 
 
 def job(call: Call) -> Response:
@@ -123,7 +114,7 @@ def steps(call: Call) -> Response:
     except ValueError as error:
         problem = ParameterProblem(parameter=CURSOR.name, detail="is not the cursor of a page")
         raise bad_parameters(problem) from error
-    return json_response(Steps(steps=_brief_rows(page.steps), cursor=page.cursor))
+    return json_response(models.Steps(steps=_brief_rows(page.steps), cursor=page.cursor))
 
 
 def step(call: Call) -> Response:
@@ -134,7 +125,7 @@ def step(call: Call) -> Response:
     job_name, run = _only_one((each.job, each.run) for each in rows)
     if call[INCLUDE] != _FAMILIES:
         rows = _brief_rows(rows)
-    return json_response(Step(step=call[STEP], job=job_name, run=run, rows=rows))
+    return json_response(models.Step(step=call[STEP], job=job_name, run=run, rows=rows))
 
 
 def kernels(call: Call) -> Response:
@@ -145,7 +136,7 @@ def kernels(call: Call) -> Response:
     _only_one((each.job, each.run) for each in devices)
     unwanted = {FIELDS[kind]: () for kind in PARTS_BY if kind != by}
     only = tuple(replace(each, **unwanted) for each in devices)  # type: ignore[arg-type]
-    return json_response(StepKernels(step=call[STEP], by=by, devices=only))
+    return json_response(models.StepKernels(step=call[STEP], by=by, devices=only))
 
 
 def latest_report(call: Call) -> Response:
@@ -179,10 +170,12 @@ def findings(call: Call) -> Response:
     if wanted is not None and not reports:
         raise _not_found("job, or none of its traces was analysed yet,")
     found_by_job = tuple(
-        JobFindings(job=name, run=each.trace.run, time=each.generated.time, findings=each.findings)
+        models.JobFindings(
+            job=name, run=each.trace.run, time=each.generated.time, findings=each.findings
+        )
         for name, each in reports
     )
-    return json_response(Findings(jobs=found_by_job))
+    return json_response(models.Findings(jobs=found_by_job))
 
 
 def _query(call: Call) -> StepQuery:
@@ -211,7 +204,9 @@ def _brief_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 def traces(call: Call) -> Response:
     """Traces that the agent received, newest first."""
-    return json_response(Traces(traces=call.services.steps.traces(call.viewer, limit=call[LIMIT])))
+    return json_response(
+        models.Traces(traces=call.services.steps.traces(call.viewer, limit=call[LIMIT]))
+    )
 
 
 def trace(call: Call) -> Response:
@@ -234,7 +229,7 @@ async def take_trace(call: Call) -> Response:
         detail = "the connection ended before the end of the trace"
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail) from error
     return json_response(
-        TraceTaken(id=entry.id, state=entry.state),
+        models.TraceTaken(id=entry.id, state=entry.state),
         status=HTTPStatus.ACCEPTED if is_new else HTTPStatus.OK,
         headers={"location": f"/api/v1/traces/{entry.id}"},
     )

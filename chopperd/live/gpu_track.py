@@ -5,16 +5,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
+from chopperd.live import readings
 from chopperd.live.drops import GpuDrops
 from chopperd.live.integrals import LiveIntegrals, LongestPeriod
-from chopperd.live.readings import (
-    BusyClock,
-    BusyClocks,
-    ClockResidency,
-    DieClocks,
-    NewestValues,
-    fresh_ns,
-)
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall, LiveTotals
 from chopperd.sampling.memory.layout import GpuState, Pace, Records
@@ -50,10 +43,10 @@ class GpuTrack:
         self._earlier_counts: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._earlier_totals: LiveTotals | None = None
-        self._newest = NewestValues(slow_period_ns)
-        self._dies = DieClocks()
-        self._busy = BusyClocks(info)
-        self._residency = ClockResidency(info)
+        self._newest = readings.NewestValues(slow_period_ns)
+        self._dies = readings.DieClocks()
+        self._busy = readings.BusyClocks(info)
+        self._residency = readings.ClockResidency(info)
         self._integrals = LiveIntegrals(info)
         self._polled, self._windowed = LongestPeriod(), LongestPeriod()
         self._excess_s: float | None = None
@@ -74,8 +67,8 @@ class GpuTrack:
         if was_unknown:
             self._integrals = LiveIntegrals(info)
             self.drops = GpuDrops(info)
-            self._busy = BusyClocks(info)
-            self._residency = ClockResidency(info)
+            self._busy = readings.BusyClocks(info)
+            self._residency = readings.ClockResidency(info)
 
     def leave_ring(self) -> None:
         """Detach from the present ring; its counts and integrals add to those of the next one."""
@@ -116,11 +109,11 @@ class GpuTrack:
         present = self._integrals.totals() if self._position else None
         return sum_of_totals(self._earlier_totals, present)
 
-    def close_window(self, end_mono_ns: int) -> BusyClock | None:
+    def close_window(self, end_mono_ns: int) -> readings.BusyClock | None:
         """End the window at this time and return the GPU's busy clock in it; see `BusyClocks`."""
         return self._busy.close_window(end_mono_ns, self._windowed.taken_ns())
 
-    def note_window(self, clock: BusyClock | None, lost_s: float | None) -> None:
+    def note_window(self, clock: readings.BusyClock | None, lost_s: float | None) -> None:
         """Add a window's loss against peers to its sum.
 
         Without peers the sum is hidden, as a constant sum would read as no loss; if the GPU
@@ -174,12 +167,12 @@ class GpuTrack:
             trouble=slow_state.trouble,
             driver_rare_s=seconds_from_ns(counts["driver_rare_ns"]),
             invalid_count=counts["invalid"],
-            dies=self._dies.live(now.mono_ns - fresh_ns(period_ns)) if up else None,
+            dies=self._dies.live(now.mono_ns - readings.fresh_ns(period_ns)) if up else None,
         )
 
     def _reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
         """Return the newest value of each field; None where it is no longer valid."""
-        oldest_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
+        oldest_ns = now_mono_ns - readings.fresh_ns(max(period_ns, self._slow_period_ns))
         is_fresh = (self._slow_state.state_mono_ns or 0) >= oldest_ns
         state = self._slow_state.state if is_fresh else {}
         reserved_bytes = state.get("memory_reserved_bytes")
@@ -200,7 +193,7 @@ class GpuTrack:
         status, last_ns = self._status, self._last_mono_ns
         if status is None or last_ns is None or status.state is GpuState.LOST:
             return False
-        silent_ns = LONGEST_NS if status.pace is Pace.QUIET else fresh_ns(status.period_ns)
+        silent_ns = LONGEST_NS if status.pace is Pace.QUIET else readings.fresh_ns(status.period_ns)
         return now_mono_ns - last_ns <= silent_ns
 
 

@@ -12,13 +12,7 @@ from chopperd.errors import StoreError
 from chopperd.live.drops import DropQueue
 from chopperd.live.gpu_track import GpuTrack
 from chopperd.live.readings import WINDOW_NS, window_excess_s
-from chopperd.model.live import (
-    NodeSnapshot,
-    ProcessLive,
-    SamplerCondition,
-    SamplerLive,
-    TracedTotals,
-)
+from chopperd.model import live
 from chopperd.sampling.memory.layout import RingDescription, SamplerState
 from chopperd.sampling.memory.ring import merged_gpus, places_of
 from chopperd.sampling.memory.ring_reader import RingReader
@@ -28,7 +22,7 @@ from chopperd.units import NS_PER_S
 #: A window is closed this long after its end, when its last records are there.
 _GRACE_NS: Final = NS_PER_S
 #: In these conditions there is a sampler process, whose calls can hang.
-_WITH_PROCESS: Final = frozenset({SamplerCondition.RUNNING, SamplerCondition.HUNG})
+_WITH_PROCESS: Final = frozenset({live.SamplerCondition.RUNNING, live.SamplerCondition.HUNG})
 #: A sampler in these states does not use the driver any more.
 _WITHOUT_DRIVER: Final = frozenset({SamplerState.STOPPED, SamplerState.FAILED, SamplerState.SILENT})
 
@@ -71,8 +65,8 @@ class LiveNode:
             track.leave_ring()
 
     def snapshot(
-        self, sampler: SamplerLive, traced: Mapping[str, TracedTotals] | None = None
-    ) -> NodeSnapshot:
+        self, sampler: live.SamplerLive, traced: Mapping[str, live.TracedTotals] | None = None
+    ) -> live.NodeSnapshot:
         """Read new samples and return the node's state; call it about once a second.
 
         Also queues drops for the store. The agent's other parts are not in the snapshot.
@@ -91,7 +85,7 @@ class LiveNode:
             track.live(now, has_driver=has_driver, has_process=has_process)
             for track in self._tracks
         )
-        return NodeSnapshot(
+        return live.NodeSnapshot(
             taken_unix_ns=now.unix_ns,
             taken_mono_ns=now.mono_ns,
             started_unix_ns=self._started_unix_ns,
@@ -128,7 +122,7 @@ class LiveNode:
         indices = places_of(description.gpus, known)
         return [self._tracks[index] for index in indices if index is not None]
 
-    def _close_windows(self, now_mono_ns: int, traced: Mapping[str, TracedTotals]) -> None:
+    def _close_windows(self, now_mono_ns: int, traced: Mapping[str, live.TracedTotals]) -> None:
         """Compare GPUs over each window that has ended."""
         while now_mono_ns >= self._window_end_ns + _GRACE_NS:
             clocks = [track.close_window(self._window_end_ns) for track in self._tracks]
@@ -149,7 +143,7 @@ _STARTED_TICKS: Final = 22 - 3
 _RESIDENT_PAGES: Final = 24 - 3
 
 
-def process_live(pid: int, clock: Clock) -> ProcessLive | None:
+def process_live(pid: int, clock: Clock) -> live.ProcessLive | None:
     """Read CPU time, memory, files and threads of a process; None if it is gone or a zombie.
 
     Source: /proc/PID/stat (clock ticks since boot, CLOCK_BOOTTIME; pages), /proc/PID/fd.
@@ -165,7 +159,7 @@ def process_live(pid: int, clock: Clock) -> ProcessLive | None:
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     now = clock.triple()
     age_ns = now.boot_ns - int(fields[_STARTED_TICKS]) * NS_PER_S // ticks_per_s
-    return ProcessLive(
+    return live.ProcessLive(
         cpu_s=(int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / ticks_per_s,
         resident_bytes=int(fields[_RESIDENT_PAGES]) * os.sysconf("SC_PAGE_SIZE"),
         open_fds=open_fds,
@@ -180,10 +174,10 @@ class ProcessCosts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         #: By role: the newest process, and CPU time of earlier ones.
-        self._newest: dict[str, tuple[int | None, ProcessLive]] = {}
+        self._newest: dict[str, tuple[int | None, live.ProcessLive]] = {}
         self._earlier_cpu_s: defaultdict[str, float] = defaultdict(float)
 
-    def read(self, pids: Mapping[str, int | None]) -> dict[str, ProcessLive]:
+    def read(self, pids: Mapping[str, int | None]) -> dict[str, live.ProcessLive]:
         """Read the present cost by role, of all roles that ever had a process.
 
         `pids` has None where a role has no process now.

@@ -14,14 +14,8 @@ from typing import Final, TypeVar
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
+from chopperd.store.captures import schema
 from chopperd.store.captures.disk_file import DiskFile, is_damage, is_refusal
-from chopperd.store.captures.schema import (
-    MIGRATIONS,
-    Migration,
-    UnusableFileError,
-    stored_bytes,
-    transaction,
-)
 from chopperd.store.disk import missing_bytes
 from chopperd.units import NS_PER_S
 
@@ -54,7 +48,7 @@ class Database:
         clock: Clock,
         min_free_ratio: float = 0.0,
         log_bytes: int = LOG_BYTES,
-        migrations: Sequence[Migration] = MIGRATIONS,
+        migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
     ) -> None:
         self.trouble: str | None = None
         self.log_bytes = log_bytes
@@ -69,7 +63,7 @@ class Database:
     def used_bytes(self) -> int:
         """Return the size of the pages in use, in bytes; 0 if the file can't be read."""
         with self._lock:
-            return self._attempt(stored_bytes, 0) if self.file.is_open else 0
+            return self._attempt(schema.stored_bytes, 0) if self.file.is_open else 0
 
     def missing_bytes(self) -> int:
         """Return how many bytes to free until the disk has its free share; 0 if unknown."""
@@ -165,7 +159,7 @@ class Database:
 
     def _transaction(self, change: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run the caller's change between BEGIN and COMMIT, undone on any error."""
-        with transaction(self.file.connection, "BEGIN IMMEDIATE"):
+        with schema.transaction(self.file.connection, "BEGIN IMMEDIATE"):
             return change(self.file.connection)
 
     def _may_write(self) -> bool:
@@ -190,7 +184,7 @@ class Database:
         """Open the file; where that fails, changes are refused and reads find nothing."""
         try:
             self.file.open()
-        except (OSError, UnusableFileError, sqlite3.Error) as error:
+        except (OSError, schema.UnusableFileError, sqlite3.Error) as error:
             self._refuse(str(error))
             return
         if self.file.read_only:
@@ -205,7 +199,7 @@ class Database:
             return
         try:
             self.file.replace(error)
-        except (OSError, UnusableFileError, sqlite3.Error) as second:
+        except (OSError, schema.UnusableFileError, sqlite3.Error) as second:
             self._refuse(str(second))
 
     def _refuse(self, reason: str) -> None:

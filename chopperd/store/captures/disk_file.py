@@ -8,18 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock
+from chopperd.store.captures import schema
 from chopperd.store.captures.quarantine import quarantine, quarantined, salvage
-from chopperd.store.captures.schema import (
-    APPLICATION_ID,
-    DamagedError,
-    Migration,
-    NewerError,
-    UnusableFileError,
-    check_ours,
-    check_sound,
-    migrate,
-    transaction,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +34,7 @@ _REFUSAL: Final = frozenset(
 
 def is_damage(error: BaseException) -> bool:
     """Whether an error means that the file is not a sound database."""
-    return isinstance(error, DamagedError) or _code_of(error) in _DAMAGE
+    return isinstance(error, schema.DamagedError) or _code_of(error) in _DAMAGE
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -64,7 +54,12 @@ class DiskFile:
     """
 
     def __init__(
-        self, path: Path | None, *, log_bytes: int, migrations: Sequence[Migration], clock: Clock
+        self,
+        path: Path | None,
+        *,
+        log_bytes: int,
+        migrations: Sequence[schema.Migration],
+        clock: Clock,
     ) -> None:
         self.path = path
         self.read_only = False
@@ -90,7 +85,7 @@ class DiskFile:
             return self._connection
         if self._empty is None:
             self._empty = _connected("file::memory:")
-            migrate(self._empty, self._migrations)
+            schema.migrate(self._empty, self._migrations)
         return self._empty
 
     @property
@@ -127,7 +122,7 @@ class DiskFile:
         """
         try:
             self._open_checked()
-        except (OSError, UnusableFileError, sqlite3.Error) as error:
+        except (OSError, schema.UnusableFileError, sqlite3.Error) as error:
             if is_refusal(error):
                 self.close()
                 raise
@@ -138,7 +133,7 @@ class DiskFile:
 
         Raises as `open`.
         """
-        why = "newer" if isinstance(error, NewerError) else "damaged"
+        why = "newer" if isinstance(error, schema.NewerError) else "damaged"
         if self.path is not None:
             try:
                 renamed = quarantine(self.path, why)
@@ -173,9 +168,9 @@ class DiskFile:
             self._connection = _connected("file::memory:")
         else:
             self._open(self.path)
-            check_sound(self.connection, _CHECK_S)
+            schema.check_sound(self.connection, _CHECK_S)
             self._opened = _identity(self.path)
-        migrate(self.connection, self._migrations)
+        schema.migrate(self.connection, self._migrations)
         if self.path is not None:
             self._take_over(self.path)
 
@@ -202,10 +197,10 @@ class DiskFile:
     def _salvage(self, file: Path) -> None:
         """Copy the readable rows of a quarantined file and store their number, in a transaction."""
         reason = self._why.get(file.name)
-        with transaction(self.connection):
+        with schema.transaction(self.connection):
             try:
                 recovered, lost = salvage(file, self.connection)
-            except UnusableFileError as error:
+            except schema.UnusableFileError as error:
                 recovered, lost = 0, None
                 reason = reason or str(error)
             values = (file.name, self._clock.unix_ns(), reason or _FOUND, recovered, lost)
@@ -217,7 +212,7 @@ class DiskFile:
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._connection = _connected(f"{path.absolute().as_uri()}?mode=rw")
-            check_ours(self._connection, len(self._migrations))
+            schema.check_ours(self._connection, len(self._migrations))
             self._prepare()
         except (OSError, sqlite3.Error) as error:
             if not is_refusal(error) or self.log_size_bytes() or not path.is_file():
@@ -225,7 +220,7 @@ class DiskFile:
             self.close()
             self._connection = _connected(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
             self.read_only = True
-            check_ours(self._connection, len(self._migrations))
+            schema.check_ours(self._connection, len(self._migrations))
 
     def _prepare(self) -> None:
         """Set how the file is written; permanent settings while it is empty."""
@@ -233,7 +228,7 @@ class DiskFile:
         if not run("PRAGMA page_count").fetchone()[0]:
             run(f"PRAGMA page_size = {_PAGE_BYTES}")
             run("PRAGMA auto_vacuum = INCREMENTAL")
-            run(f"PRAGMA application_id = {APPLICATION_ID}")
+            run(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         run("PRAGMA journal_mode = WAL").fetchall()
         run("PRAGMA synchronous = FULL")
         run(f"PRAGMA journal_size_limit = {self._log_bytes}").fetchall()

@@ -22,6 +22,7 @@ from chopperd.model.devices import MOST_DIES
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.store.disk import replaced_file
+from chopperd.store.samples import monitors
 from chopperd.store.samples.columns import (
     DIES,
     FLOAT_COLUMNS,
@@ -34,14 +35,6 @@ from chopperd.store.samples.columns import (
     own_samples,
     parsed_header,
     written_columns,
-)
-from chopperd.store.samples.monitors import (
-    looks_like_amd_smi,
-    looks_like_dcgmi,
-    looks_like_json,
-    parsed_amd_smi,
-    parsed_dcgmi,
-    parsed_prometheus,
 )
 from chopperd.store.samples.nvidia_smi import looks_like_smi, parsed_smi
 from chopperd.store.samples.plain_csv import parsed_plain
@@ -57,8 +50,8 @@ _HEADER_KEY: Final = b"chopperd-samples"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 #: Detector and reader of other monitors' files; the last takes what is left.
 _OTHERS: Final = (
-    (looks_like_json, parsed_prometheus),
-    (looks_like_dcgmi, parsed_dcgmi),
+    (monitors.looks_like_json, monitors.parsed_prometheus),
+    (monitors.looks_like_dcgmi, monitors.parsed_dcgmi),
     (bool, parsed_plain),
 )
 
@@ -92,8 +85,8 @@ def read_samples(
     if line.startswith(HEADER_MARK) or {*REQUIRED_COLUMNS} <= {*_names(line)}:
         parts = parts_of_log(data, HEADER_MARK, lambda text: text.startswith(HEADER_MARK))
         return own_samples([_recording(part, at, path) for part, at in parts], str(path))
-    if looks_like_amd_smi(data):
-        return parsed_amd_smi(data, path=str(path))
+    if monitors.looks_like_amd_smi(data):
+        return monitors.parsed_amd_smi(data, path=str(path))
     if smi_fields or looks_like_smi(line):
         return parsed_smi(data, path=str(path), tz=tz, fields=smi_fields)
     return next(read for fits, read in _OTHERS if fits(data))(data, path=str(path))
