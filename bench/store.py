@@ -105,7 +105,7 @@ def store_one(store: CaptureStore, number: int, start_unix_ns: int) -> None:
 def fill(path: Path, captures: int) -> None:
     """As many captures, the newest made by the store, the others copies of those in the past."""
     now_unix_ns = SystemClock().unix_ns()
-    with closing(CaptureStore.open(path, limits=LIMITS, clock=SystemClock())) as store:
+    with closing(CaptureStore(path, limits=LIMITS, clock=SystemClock())) as store:
         for number in range(MADE):
             store_one(store, number, now_unix_ns - (MADE - number) * SPACING_NS)
     with closing(sqlite3.connect(path)) as copy:
@@ -173,7 +173,7 @@ def main() -> None:
         path = Path(folder) / "store.sqlite"
         fill(path, chosen.captures)
         before = time.perf_counter()
-        with closing(CaptureStore.open(path, limits=LIMITS, clock=SystemClock())) as store:
+        with closing(CaptureStore(path, limits=LIMITS, clock=SystemClock())) as store:
             opened_s = time.perf_counter() - before
             rows = [
                 (name, median_and_range([1e3 * s for s in measured_s(ask, chosen.runs)]))

@@ -194,7 +194,7 @@ class Parts:
 
         context, limits = self._context, self._limits(self._context.config.store)
         path = context.state / "store.sqlite"
-        store = CaptureStore.open(path, limits=limits, clock=context.clock)
+        store = CaptureStore(path, limits=limits, clock=context.clock)
         note_fault = partial(context.health.note_fault, live.GuardedPart.STORE)
         self._keeper = StoreKeeper(store, context.drops, context.clock, note_fault)
         self._keeper.start()

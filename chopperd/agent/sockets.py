@@ -73,14 +73,10 @@ def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Socket
     on_metrics = _opened(metrics, lambda: bind_tcp(metrics, key="metrics.listen"), problems)
     on_api = _opened(api, lambda: bind_tcp(api, key="api.listen", only_loopback=secure), problems)
     on_path = _opened(with_local, lambda: _at(path), problems)
-    sockets = Sockets(
-        metrics=on_metrics,
-        api=on_api,
-        api_local=on_path,
-        addresses=Addresses(
-            metrics=_name(on_metrics), api=_name(on_api), api_socket=path if on_path else None
-        ),
+    addresses = Addresses(
+        metrics=_name(on_metrics), api=_name(on_api), api_socket=path if on_path else None
     )
+    sockets = Sockets(metrics=on_metrics, api=on_api, api_local=on_path, addresses=addresses)
     if problems:
         sockets.close()
         raise ConfigError(problems)

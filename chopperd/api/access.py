@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hmac import compare_digest
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from chopperd.errors import ConfigError
 from chopperd.model.captures import Viewer
@@ -189,15 +189,11 @@ def program_name(pid: int, proc: Path = Path("/proc")) -> str:
         return "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class _Home:
-    """Container and namespaces that a process runs in; namespaces are None if unreadable.
-
-    `depth` counts the process id namespaces from ours down to its own.
-    """
+class _Home(NamedTuple):
+    """Container and namespaces that a process runs in; namespaces are None if unreadable."""
 
     container: str | None
-    depth: int
+    depth: int  # process id namespaces from ours down to its own
     uid_map: str
     pid_namespace: str | None
     cgroup_namespace: str | None
@@ -231,9 +227,8 @@ def _is_inside(peer: _Home, own: _Home, uid: int) -> bool:
         (peer.pid_namespace, own.pid_namespace),
         (peer.cgroup_namespace, own.cgroup_namespace if own.container is None else None),
     )
-    if any(a is not None and b is not None and a != b for a, b in pairs):
-        return True
-    return uid == _ROOT_UID and peer.uid_map != own.uid_map
+    is_apart = any(a is not None and b is not None and a != b for a, b in pairs)
+    return is_apart or (uid == _ROOT_UID and peer.uid_map != own.uid_map)
 
 
 def _home(pid: int) -> _Home:

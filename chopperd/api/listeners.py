@@ -249,7 +249,7 @@ class Listener:
     def _run(self) -> None:
         with closing(asyncio.SelectorEventLoop()) as loop:
             self._loop = loop
-            pool = self._filled_pool()
+            pool = self._filled_pool(self._blocking_threads) if self._blocking_threads else None
             try:
                 if pool is not None:
                     loop.set_default_executor(pool)
@@ -269,11 +269,8 @@ class Listener:
         for each in self._sockets:
             each.close()
 
-    def _filled_pool(self) -> ThreadPoolExecutor | None:
-        """Return a pool with all threads started, so that their number is constant; None for 0."""
-        count = self._blocking_threads
-        if not count:
-            return None
+    def _filled_pool(self, count: int) -> ThreadPoolExecutor:
+        """Return a pool with all threads started, so that their number is constant."""
         pool = ThreadPoolExecutor(count, thread_name_prefix=f"chopperd-{self._name}-pool")
         all_there = threading.Barrier(count)
         wait([pool.submit(all_there.wait, _START_TIMEOUT_S) for _ in range(count)])

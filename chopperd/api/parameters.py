@@ -189,9 +189,8 @@ def best_media_type(accept: str | None, offers: Sequence[str]) -> str | None:
     if accept is None or not accept.strip():
         return offers[0]
     ranges = [each for part in accept.split(",") if (each := _media_range(part)) is not None]
-    qualities = [_quality(offer, ranges) for offer in offers]
-    highest = max(qualities)
-    return offers[qualities.index(highest)] if highest > 0 else None
+    best = max(offers, key=lambda offer: _quality(offer, ranges))
+    return best if _quality(best, ranges) > 0 else None
 
 
 def accepts_gzip(accept_encoding: str | None) -> bool:

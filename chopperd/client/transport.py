@@ -188,16 +188,14 @@ class Transport:
     token: Token | None = None
     timeout_s: float = 5.0  # longest wait to connect, and for each part of an answer
 
-    def fetch(
-        self, path: str, query: Query | None = None, *, method: str = "GET", accept: str = "*/*"
-    ) -> bytes:
-        """Send a request and return the body of the successful answer.
+    def fetch(self, path: str, query: Query | None = None, *, accept: str = "*/*") -> bytes:
+        """Send a GET request and return the body of the successful answer.
 
         Raises:
             AgentUnreachableError: Nobody answers.
             AgentRefusedError: The agent refuses; says why.
         """
-        with self.opened(path, query, method=method, accept=accept) as response:
+        with self.opened(path, query, accept=accept) as response:
             try:
                 return response.read()
             except (OSError, HTTPException) as error:
@@ -206,9 +204,9 @@ class Transport:
 
     @contextmanager
     def opened(
-        self, path: str, query: Query | None = None, *, method: str = "GET", accept: str = "*/*"
+        self, path: str, query: Query | None = None, *, accept: str = "*/*"
     ) -> Iterator[HTTPResponse]:
-        """Send a request and give the successful answer with its body unread; closed afterwards.
+        """Send a GET request and give the successful answer, its body unread; closed afterwards.
 
         Raises:
             AgentUnreachableError: Nobody answers.
@@ -219,7 +217,7 @@ class Transport:
         endpoint, connection = self._connect()
         with closing(connection):
             try:
-                connection.request(method, target, headers=self._headers(accept, endpoint))
+                connection.request("GET", target, headers=self._headers(accept, endpoint))
                 response = connection.getresponse()
             except (OSError, HTTPException) as error:
                 message = f"the server at {endpoint} does not answer: {_reason(error)}"

@@ -72,11 +72,6 @@ def effective(config: Config) -> Iterator[tuple[Setting, object, str]]:
         yield setting, getattr(getattr(config, section), name), config.origins[setting.key]
 
 
-def variable(key: str) -> str:
-    """Return the name of the environment variable of a key."""
-    return _PREFIX + key.upper().replace(".", _SEPARATOR)
-
-
 def _from_file(file: Path | None, problems: list[str]) -> Iterator[_Given]:
     if file is None:
         return

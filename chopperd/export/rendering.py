@@ -99,20 +99,14 @@ class SnapshotCollector(Collector):
         for key, value in metric.read(view):
             if value is None or not isfinite(value):
                 continue
-            if key in seen or not _is_allowed(metric, key):
+            labels = zip(metric.labels, key, strict=True)
+            is_allowed = all(each.values is None or v in each.values for each, v in labels)
+            if key in seen or not is_allowed:
                 self._faults.add(metric.name, f"labels {key} are repeated, or not of their set")
                 continue
             seen.add(key)
             "".join(key).encode()  # fail here, for this metric only, not when all are written
             yield key, float(value)
-
-
-def _is_allowed(metric: Metric, key: tuple[str, ...]) -> bool:
-    """Whether each label value belongs to its label's closed set."""
-    return all(
-        label.values is None or value in label.values
-        for label, value in zip(metric.labels, key, strict=True)
-    )
 
 
 class TextFormat(StrEnum):
@@ -133,7 +127,10 @@ def text_format(accept: str | None) -> TextFormat:
     for entry in (accept or "").split(","):
         media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
         given = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
-        quality = _quality(given.get("q", "1"))
+        try:
+            quality = float(given.get("q", "1"))
+        except ValueError:
+            continue
         version = given.get("version", "").strip('"')
         if media_type == _OPENMETRICS_TYPE and version in _OPENMETRICS_VERSIONS:
             best[TextFormat.OPENMETRICS] = max(best[TextFormat.OPENMETRICS], quality)
@@ -141,13 +138,6 @@ def text_format(accept: str | None) -> TextFormat:
             best[TextFormat.PLAIN] = max(best[TextFormat.PLAIN], quality)
     wanted = best[TextFormat.OPENMETRICS]
     return TextFormat.OPENMETRICS if 0 < wanted >= best[TextFormat.PLAIN] else TextFormat.PLAIN
-
-
-def _quality(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 # Families are rendered byte for byte as by the client library, but faster: the library checks and

@@ -263,6 +263,6 @@ def window_excess_s(
             for index, clock in peers:
                 slower = 1.0 - clock.mean_hz / peers_hz if peers_hz else 0.0
                 lost_s = slower * clock.busy_s if slower > _LEAST_RATIO else 0.0
-                ratio = compute_ratios[index] if index < len(compute_ratios) else None
+                ratio = compute_ratios[index] if compute_ratios else None
                 excess_s[index] = lost_s if ratio is None else lost_s * ratio
     return tuple(excess_s)

@@ -111,7 +111,7 @@ def recorder_folder(folder: Path) -> Path:
 
 def store_file(path: Path) -> Path:
     """The store's file with one trace, its capture and the capture's document."""
-    store = CaptureStore.open(path, limits=LIMITS, clock=ScriptedClock())
+    store = CaptureStore(path, limits=LIMITS, clock=ScriptedClock())
     store.put_trace(entry("first"))
     capture, _ = file_one(store, analysed("first"))
     store.put_document(capture.id, eight_gpus())

@@ -5,13 +5,17 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from chopperd.config.load import effective, load_config, variable
+from chopperd.config.load import effective, load_config
 from chopperd.config.paths import node_name
 from chopperd.config.sections import Config
 from chopperd.config.table import SETTINGS
 from chopperd.errors import ConfigError
 
 NO_FILE = None
+
+
+def variable(key: str) -> str:
+    return "CHOPPERD_" + key.upper().replace(".", "__")
 
 
 def problems_of(environment: dict[str, str]) -> list[str]:

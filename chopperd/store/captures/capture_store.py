@@ -14,7 +14,7 @@ from chopperd.model.captures import AnalysedTrace, Filed, GpuDrop, TraceEntry, V
 from chopperd.model.live import StoreLive
 from chopperd.model.report import ReportDocument
 from chopperd.store.captures import queries, schema
-from chopperd.store.captures.database import LOG_BYTES, QUEUE_BYTES, Database, WriteQueue
+from chopperd.store.captures.database import LOG_BYTES, Database, WriteQueue
 from chopperd.store.captures.filing import file_trace, filed_captures
 from chopperd.store.captures.schema import document_of, packed, write_document
 from chopperd.store.disk import DiskLimits
@@ -53,23 +53,19 @@ def _read(
 
 
 class CaptureStore:
-    """Stores traces, captures, steps, families and drops in a database file.
+    """Stores traces, captures, steps, families and drops in a database file, or (None) memory.
 
-    While the disk refuses changes they wait in memory, within a bound; answers come from the file.
-    Implements `model.services.StepSource` and `DropSource`. All methods may be called from any
-    thread; `live` never waits for the disk.
+    The file is created if missing, a damaged one replaced. While the disk refuses changes they
+    wait in memory, within a bound; answers come from the file. Implements
+    `model.services.StepSource` and `DropSource`. All methods may be called from any thread; `live`
+    never waits for the disk.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        limits: DiskLimits,
-        clock: Clock,
-        queue_bytes: int = QUEUE_BYTES,
-    ) -> None:
-        self.database = database
-        self._queue = WriteQueue(database, limit_bytes=queue_bytes)
+    def __init__(self, path: Path | None, *, limits: DiskLimits, clock: Clock) -> None:
+        log_bytes = min(LOG_BYTES, limits.max_bytes // _LOG_PARTS)
+        free_ratio = limits.min_free_ratio
+        self.database = Database(path, clock=clock, min_free_ratio=free_ratio, log_bytes=log_bytes)
+        self._queue = WriteQueue(self.database)
         self._late_lock = threading.Lock()
         self._late_traces: list[AnalysedTrace] = []
         self._late_captures: dict[int, None] = {}
@@ -78,20 +74,6 @@ class CaptureStore:
         self._live = StoreLive()
         self._queue.put(lambda: self.database.write(schema.interrupt_open), rows=0)
         self._renew(recount=True)
-
-    @classmethod
-    def open(cls, path: Path | None, *, limits: DiskLimits, clock: Clock) -> "CaptureStore":
-        """Open the store in a file, created if missing; a damaged file does not make this fail.
-
-        None as path is for memory.
-        """
-        database = Database(
-            path,
-            clock=clock,
-            min_free_ratio=limits.min_free_ratio,
-            log_bytes=min(LOG_BYTES, limits.max_bytes // _LOG_PARTS),
-        )
-        return cls(database, limits=limits, clock=clock)
 
     def close(self) -> None:
         """Write what can be written and close the file; no method may be called afterwards."""

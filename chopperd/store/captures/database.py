@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -48,7 +48,6 @@ class Database:
         clock: Clock,
         min_free_ratio: float = 0.0,
         log_bytes: int = LOG_BYTES,
-        migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
     ) -> None:
         self.trouble: str | None = None
         self.log_bytes = log_bytes
@@ -56,7 +55,7 @@ class Database:
         self._min_free_ratio = min_free_ratio
         self._retry_mono_ns = 0
         self._lock = threading.Lock()
-        self.file = DiskFile(path, log_bytes=log_bytes, migrations=migrations, clock=clock)
+        self.file = DiskFile(path, log_bytes=log_bytes, clock=clock)
         with self._lock:
             self._open()
 

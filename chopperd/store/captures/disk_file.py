@@ -3,7 +3,6 @@
 import logging
 import os
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -53,14 +52,7 @@ class DiskFile:
     `path` is None for a database in memory, by choice; `read_only`: the file can't be written.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        log_bytes: int,
-        migrations: Sequence[schema.Migration],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, path: Path | None, *, log_bytes: int, clock: Clock) -> None:
         self.path = path
         self.read_only = False
         self._clock = clock
@@ -71,7 +63,6 @@ class DiskFile:
         self._connection: sqlite3.Connection | None = None
         self._empty: sqlite3.Connection | None = None
         self._log_bytes = log_bytes
-        self._migrations = migrations
 
     @property
     def is_open(self) -> bool:
@@ -85,7 +76,7 @@ class DiskFile:
             return self._connection
         if self._empty is None:
             self._empty = _connected("file::memory:")
-            schema.migrate(self._empty, self._migrations)
+            schema.migrate(self._empty, schema.MIGRATIONS)
         return self._empty
 
     @property
@@ -170,7 +161,7 @@ class DiskFile:
             self._open(self.path)
             schema.check_sound(self.connection, _CHECK_S)
             self._opened = _identity(self.path)
-        schema.migrate(self.connection, self._migrations)
+        schema.migrate(self.connection, schema.MIGRATIONS)
         if self.path is not None:
             self._take_over(self.path)
 
@@ -212,7 +203,7 @@ class DiskFile:
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._connection = _connected(f"{path.absolute().as_uri()}?mode=rw")
-            schema.check_ours(self._connection, len(self._migrations))
+            schema.check_ours(self._connection, len(schema.MIGRATIONS))
             self._prepare()
         except (OSError, sqlite3.Error) as error:
             if not is_refusal(error) or self.log_size_bytes() or not path.is_file():
@@ -220,7 +211,7 @@ class DiskFile:
             self.close()
             self._connection = _connected(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
             self.read_only = True
-            schema.check_ours(self._connection, len(self._migrations))
+            schema.check_ours(self._connection, len(schema.MIGRATIONS))
 
     def _prepare(self) -> None:
         """Set how the file is written; permanent settings while it is empty."""

@@ -62,7 +62,7 @@ class Node:
         environment = {f"CHOPPERD_{k.upper()}": str(v) for k, v in given.items()}
         config = load_config(None, environment)
         limits = DiskLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0)
-        self.store = CaptureStore.open(state / "store.sqlite", limits=limits, clock=CLOCK)
+        self.store = CaptureStore(state / "store.sqlite", limits=limits, clock=CLOCK)
         own = [*worker_command(config.analysis.memory_max_bytes), "--in-foreground"]
         self.service: IngestService = new_ingest(
             config,

@@ -18,7 +18,7 @@ ALL = DropQuery()
 
 
 def opened(path: Path) -> CaptureStore:
-    return CaptureStore.open(path, limits=LIMITS, clock=ScriptedClock(unix_ns=START_UNIX_NS))
+    return CaptureStore(path, limits=LIMITS, clock=ScriptedClock(unix_ns=START_UNIX_NS))
 
 
 def test_drops_that_wait_are_written_soon_and_the_last_ones_at_the_end(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from chopperd import __version__
-from chopperd.config.load import load_config, variable
+from chopperd.config.load import load_config
 from chopperd.config.sections import Config
 from chopperd.config.table import SETTINGS
 from tests.tools import ROOT
@@ -276,7 +276,7 @@ def test_what_a_site_says_of_its_nodes_replaces_the_labels(
 def test_reports_name_the_node_and_not_the_pod(chart: helm_python.Chart) -> None:
     container = _at(_pod(chart, DEFAULTS), "containers", 0)
     assert isinstance(container, dict)
-    (entry,) = (each for each in container["env"] if each["name"] == variable("node.name"))
+    (entry,) = (each for each in container["env"] if each["name"] == "CHOPPERD_NODE__NAME")
     assert _at(entry, "valueFrom", "fieldRef", "fieldPath") == "spec.nodeName"
 
 

@@ -55,7 +55,7 @@ def put_document(store: CaptureStore, capture_id: int, number: int, rows: int = 
 
 def main() -> None:
     path, first = Path(sys.argv[1]), int(sys.argv[2])
-    with closing(CaptureStore.open(path, limits=LIMITS, clock=SystemClock())) as store:
+    with closing(CaptureStore(path, limits=LIMITS, clock=SystemClock())) as store:
         if len(sys.argv) > 3:
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
         for number in count(first):

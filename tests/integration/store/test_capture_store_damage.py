@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.store.captures import schema
 from chopperd.store.captures.database import RETRY_NS, Database
 from chopperd.store.captures.schema import (
     MIGRATIONS,
@@ -153,7 +154,9 @@ def test_a_newer_store_is_put_aside_whole(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM steps").fetchone() == (ROWS,)
 
 
-def test_an_older_store_is_brought_up_in_place(tmp_path: Path) -> None:
+def test_an_older_store_is_brought_up_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Version 0 is an empty file; a version 2 is made up for the sake of the mechanism."""
     path = tmp_path / "store.sqlite"
     path.touch()
@@ -164,7 +167,8 @@ def test_an_older_store_is_brought_up_in_place(tmp_path: Path) -> None:
     def marked(db: sqlite3.Connection) -> int:
         return db.execute("UPDATE documents SET note = 'kept'").rowcount
 
-    with closing(Database(path, clock=ScriptedClock(), migrations=later)) as database:
+    monkeypatch.setattr(schema, "MIGRATIONS", later)
+    with closing(Database(path, clock=ScriptedClock())) as database:
         assert database.file.losses is None
         assert database.write(marked) == 1
     assert [each.name for each in tmp_path.iterdir()] == ["store.sqlite"]

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chopperd.model.captures import TraceState
 from chopperd.store.captures.capture_store import CaptureStore
-from chopperd.store.captures.database import RETRY_NS, Database
+from chopperd.store.captures.database import RETRY_NS, WriteQueue
 from chopperd.store.disk import DiskLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
@@ -208,7 +209,6 @@ def test_a_limit_on_file_size_is_survived(tmp_path: Path) -> None:
 def test_where_the_disk_can_not_be_read_the_store_is_empty_until_it_can(tmp_path: Path) -> None:
     """The disk's EIO is handed in by a query; what is known of the trace is on the disk only."""
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
-    database = Database(tmp_path / "store.sqlite", clock=clock)
     errors = [sqlite3.OperationalError("disk I/O error")]
     errors[0].sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
 
@@ -217,10 +217,11 @@ def test_where_the_disk_can_not_be_read_the_store_is_empty_until_it_can(tmp_path
             raise errors.pop()
         return int(connection.execute("SELECT count(*) FROM steps").fetchone()[0])
 
-    with closing(CaptureStore(database, limits=LIMITS, clock=clock)) as store:
+    path = tmp_path / "store.sqlite"
+    with closing(CaptureStore(path, limits=LIMITS, clock=clock)) as store:
         store_capture(store, 1)
         store.put_trace(entry("a", owner_uid=1234))
-        assert database.read(counted) == 0
+        assert store.database.read(counted) == 0
         clock.advance(10**9)
         assert store.file_analysed(analysed("a")) == ()
         assert store.live().trouble == "in memory only: disk I/O error"
@@ -287,13 +288,14 @@ def test_on_a_read_only_disk_what_is_there_is_read_and_what_comes_waits(small_di
 
 
 def test_beyond_the_bound_the_oldest_writes_are_dropped_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trace takes 1 KiB; of one write at start and 25 traces, 10 fit into 10 KiB."""
     path, clock = tmp_path / "state" / "store.sqlite", ScriptedClock()
     path.parent.touch()
-    database = Database(path, clock=clock)
-    with closing(CaptureStore(database, limits=LIMITS, clock=clock, queue_bytes=10_240)) as store:
+    small = partial(WriteQueue, limit_bytes=10_240)
+    monkeypatch.setattr("chopperd.store.captures.capture_store.WriteQueue", small)
+    with closing(CaptureStore(path, limits=LIMITS, clock=clock)) as store:
         for number in range(25):
             store.put_trace(entry(f"{number}", received_unix_ns=number))
         assert (store.live().dropped, store.live().in_memory) == (1 + 25 - 10, 10)

@@ -33,7 +33,7 @@ LIMITS = DiskLimits(max_bytes=64 * 2**20, max_days=14.0, min_free_ratio=0.0)
 def opened(
     path: Path | None = None, clock: ScriptedClock | None = None, limits: DiskLimits = LIMITS
 ) -> CaptureStore:
-    return CaptureStore.open(path, limits=limits, clock=clock or ScriptedClock())
+    return CaptureStore(path, limits=limits, clock=clock or ScriptedClock())
 
 
 def trace_id(name: str) -> str:
