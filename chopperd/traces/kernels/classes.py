@@ -53,99 +53,77 @@ _Compiled = list[tuple[KernelClass, re.Pattern[str]]]
 
 
 class ClassRule(NamedTuple):
-    """The class of kernels whose name matches a regular expression; `why` is their origin."""
+    """The class of kernels whose name matches a regular expression."""
 
     kernel_class: KernelClass
     pattern: str
-    why: str = ""
 
 
 #: Found in the qualified name with its template arguments.
 LIBRARIES: Final = (
-    ClassRule(
-        KernelClass.COMM,
-        r"^(?:nccl|rccl|msccl)",
-        "NCCL, RCCL, MSCCL, MSCCL++: ncclDevKernel_*, ncclSymDevKernel_*, mscclpp::collective::*",
-    ),
+    # NCCL, RCCL, MSCCL, MSCCL++: ncclDevKernel_*, ncclSymDevKernel_*, mscclpp::collective::*
+    ClassRule(KernelClass.COMM, r"^(?:nccl|rccl|msccl)"),
+    # GEMMs that wait for or send their tiles: torch's AsyncMM, Flux, CUTLASS's distributed one
     ClassRule(
         KernelClass.FUSED_COMM,
         r"asyncinputscheduler|bytedance::flux::|cutlass::distributed|distributedgemm",
-        "GEMMs that wait for or send their tiles: torch's AsyncMM, Flux, CUTLASS's distributed one",
     ),
+    # expert parallelism: DeepEP and its descendants, MORI, UCCL, pplx; NVSHMEM and rocSHMEM
     ClassRule(
         KernelClass.COMM,
         r"(?:^|::)(?:deep_ep|hybrid_ep|dpsk::ep|mori|uccl|nixl|pplx|dlslime|quickreduce|symm_mem)::"
         r"|(?:^|::)(?:inter|intra)node(?:_ll)?::(?:dispatch|combine|\w*notify|get_dispatch)"
         r"|^\w*(?:nv|roc)shmem",
-        "expert parallelism: DeepEP and its descendants, MORI, UCCL, pplx; NVSHMEM and rocSHMEM",
     ),
-    ClassRule(
-        KernelClass.COMM_PACK,
-        r"chunk_cat|split_with_sizes_copy|all_gather_copy_(?:in|out)",
-        "FSDP2's copies into and out of its buffers, ATen's kernels and Inductor's",
-    ),
+    # FSDP2's copies into and out of its buffers, ATen's kernels and Inductor's
+    ClassRule(KernelClass.COMM_PACK, r"chunk_cat|split_with_sizes_copy|all_gather_copy_(?:in|out)"),
     # Inductor names a kernel after the operators fused into it; its kind says what it does.
-    ClassRule(
-        KernelClass.OPTIMIZER,
-        r"^triton_(?:for_(?!.*_copy)|\w*(?:adam|addcdiv))",
-        "Inductor's foreach kernels",
-    ),
+    ClassRule(KernelClass.OPTIMIZER, r"^triton_(?:for_(?!.*_copy)|\w*(?:adam|addcdiv))"),
+    # Inductor's reductions of norms, also those spelled out in a model
     ClassRule(
         KernelClass.NORM,
         r"^triton_(?:red|per|mix)_fused_\w*(?:layer_norm|rms_norm|batch_norm|group_norm|rsqrt)",
-        "Inductor's reductions of norms, also those spelled out in a model",
     ),
-    ClassRule(KernelClass.EMBEDDING, r"^triton_[a-z]+_fused_\w*embedding", "Inductor"),
-    ClassRule(KernelClass.ATTENTION, r"^triton_tem_fused_\w*(?:attention|flex)", "Inductor"),
-    ClassRule(KernelClass.GEMM, r"^triton_(?:tem_|b?mm|addmm)", "Inductor's templates"),
-    ClassRule(KernelClass.REDUCTION, r"^triton_(?:red|per|mix|split_scan)_", "Inductor"),
-    ClassRule(KernelClass.ELEMENTWISE, r"^triton_poi_", "Inductor's pointwise kernels"),
+    ClassRule(KernelClass.EMBEDDING, r"^triton_[a-z]+_fused_\w*embedding"),
+    ClassRule(KernelClass.ATTENTION, r"^triton_tem_fused_\w*(?:attention|flex)"),
+    ClassRule(KernelClass.GEMM, r"^triton_(?:tem_|b?mm|addmm)"),
+    ClassRule(KernelClass.REDUCTION, r"^triton_(?:red|per|mix|split_scan)_"),
+    ClassRule(KernelClass.ELEMENTWISE, r"^triton_poi_"),
     # XLA's and TVM's fusions are named after what they were fused of; a reduction rules its loop.
-    ClassRule(
-        KernelClass.GEMM,
-        r"^gemm_fusion|^tvmgen_\w*_(?:dense|(?:batch_)?matmul|conv[123]d)",
-        "XLA's gemm_fusion_dot_*, TVM's products",
-    ),
-    ClassRule(KernelClass.NORM, r"^tvmgen_\w*_(?:batch|layer|group|instance|l2|rms)_norm", "TVM"),
+    # XLA's gemm_fusion_dot_*, TVM's products
+    ClassRule(KernelClass.GEMM, r"^gemm_fusion|^tvmgen_\w*_(?:dense|(?:batch_)?matmul|conv[123]d)"),
+    ClassRule(KernelClass.NORM, r"^tvmgen_\w*_(?:batch|layer|group|instance|l2|rms)_norm"),
     ClassRule(
         KernelClass.REDUCTION,
         r"^(?:input|loop)_\w*reduce(?!_precision)\w*fusion"
         r"|^tvmgen_\w*_(?:softmax|\w*pool\dd|mean|sum|argm(?:ax|in)|topk|sort|cumsum)",
-        "XLA, TVM",
     ),
     ClassRule(
         KernelClass.EMBEDDING,
         r"^(?:input|loop)_\w*(?:gather|scatter)\w*fusion|^tvmgen_\w*_(?:take|gather|scatter)",
-        "XLA, TVM",
     ),
-    ClassRule(
-        KernelClass.ELEMENTWISE,
-        r"^(?:input|loop)_\w*fusion|^tvmgen_\w*fused_",
-        "XLA's loops over elements, TVM",
-    ),
-    ClassRule(KernelClass.MEMCPY, r"^__amd_rocclr_copy", "HIP's copies by kernel"),
-    ClassRule(KernelClass.MEMSET, r"^__amd_rocclr_fill", "HIP's fills by kernel"),
+    # XLA's loops over elements, TVM
+    ClassRule(KernelClass.ELEMENTWISE, r"^(?:input|loop)_\w*fusion|^tvmgen_\w*fused_"),
+    # HIP's copies and fills by kernel
+    ClassRule(KernelClass.MEMCPY, r"^__amd_rocclr_copy"),
+    ClassRule(KernelClass.MEMSET, r"^__amd_rocclr_fill"),
     # PyTorch's skeletons: the functor inside may be called anything.
+    # ATen's norms, also those that are pieced together from skeletons
+    ClassRule(KernelClass.NORM, r"^at::native::.*(?:batch|layer|group|instance|rms)_?norm"),
+    ClassRule(KernelClass.ELEMENTWISE, r"multi_tensor_apply_kernel<.*copyfunctor"),
+    # _foreach_*, apex and Transformer Engine
+    ClassRule(KernelClass.OPTIMIZER, r"multi_tensor_"),
+    # ATen's index, gather and scatter
     ClassRule(
-        KernelClass.NORM,
-        r"^at::native::.*(?:batch|layer|group|instance|rms)_?norm",
-        "ATen's norms, also those that are pieced together from skeletons",
+        KernelClass.EMBEDDING, r"^(?:at::native::)?\w*(?:index|scatter_gather)_elementwise_kernel"
     ),
-    ClassRule(
-        KernelClass.ELEMENTWISE, r"multi_tensor_apply_kernel<.*copyfunctor", "_foreach_copy_"
-    ),
-    ClassRule(KernelClass.OPTIMIZER, r"multi_tensor_", "_foreach_*, apex and Transformer Engine"),
-    ClassRule(
-        KernelClass.EMBEDDING,
-        r"^(?:at::native::)?\w*(?:index|scatter_gather)_elementwise_kernel",
-        "ATen's index, gather and scatter",
-    ),
-    ClassRule(KernelClass.ELEMENTWISE, r"^(?:at::native::)?\w*elementwise_kernel", "ATen"),
-    ClassRule(KernelClass.REDUCTION, r"^at::native::reduce_kernel", "ATen"),
+    ClassRule(KernelClass.ELEMENTWISE, r"^(?:at::native::)?\w*elementwise_kernel"),
+    ClassRule(KernelClass.REDUCTION, r"^at::native::reduce_kernel"),
 )
 
 #: Found in a kernel's own name.
 COMMUNICATION: Final = (
+    # GEMMs fused with a collective: Triton-distributed, TileLink, TensorRT-LLM and others
     ClassRule(
         KernelClass.FUSED_COMM,
         r"(?:gemm|matmul|(?:^|_)b?mm)\w*?"
@@ -153,8 +131,9 @@ COMMUNICATION: Final = (
         r"|(?:all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|all2all)\w*(?:gemm|matmul|_mm)"
         r"|(?:^|_)(?:ag|a2a)_(?:moe_)?(?:group_)?gemm|gemm_(?:rs|ar|ag)(?:$|_)|consumer_\w*gemm"
         r"|gemm_notify",
-        "GEMMs fused with a collective: Triton-distributed, TileLink, TensorRT-LLM and others",
     ),
+    # torch's symmetric memory, all-reduces of vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer,
+    # Transformer Engine's user buffers, TensorRT-LLM's moeA2A*, Triton-distributed
     ClassRule(
         KernelClass.COMM,
         r"multimem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all"
@@ -162,54 +141,54 @@ COMMUNICATION: Final = (
         r"|(?:put|wait)_signal|barrier_all_|barrier_kernel|exchangesplitandoffset"
         r"|(?:dispatch|combine)_(?:token|kernel_v\d)|_p2p_for_|^_forward_(?:pull|push)_"
         r"|get_ag_splits",
-        "torch's symmetric memory, all-reduces of vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer,"
-        " Transformer Engine's user buffers, TensorRT-LLM's moeA2A*, Triton-distributed",
     ),
 )
 
 #: Found in a kernel's own name, else in the whole.
 WORDS: Final = (
+    # ATen, cuDNN, MIOpen, CK, AITER, apex, Transformer Engine, vLLM, Liger
     ClassRule(
         KernelClass.NORM,
         r"(?:batch|layer|rms|group|instance|l2|weight)_?norm"
         r"|(?:^|[_:])(?:bn_(?:fw|bw)|ln_(?:fwd|bwd))"
         r"|rowwisemoments|gammabeta|compute(?:backward)?fusedparams|computeinternalgradients"
         r"|(?:^|_)(?:fused_)?rms_|norm_rope|::norm(?:alization)?::|cucomputegradinput",
-        "ATen, cuDNN, MIOpen, CK, AITER, apex, Transformer Engine, vLLM, Liger",
     ),
+    # ATen and FBGEMM, whose backward kernels carry their optimizer's name
     ClassRule(
         KernelClass.EMBEDDING,
         r"(?<!rotary_)(?<!rotary)embedding(?!s?_rope)|compute_grad_weight|sum_and_scatter"
         r"|krn_partial",
-        "ATen and FBGEMM, whose backward kernels carry their optimizer's name",
     ),
+    # fused optimizers of apex, DeepSpeed and bitsandbytes
     ClassRule(
         KernelClass.OPTIMIZER,
         r"(?:^|[^a-z])(?:fused_?)?(?:adamw?|adagrad|rmsprop|lamb|lion|sgd)(?![a-z])"
         r"|(?:adam|lamb|sgd)\w*(?:functor|stage|math)|fusedadam|k(?:precondition)?optimizer",
-        "fused optimizers of apex, DeepSpeed and bitsandbytes",
     ),
-    ClassRule(KernelClass.ELEMENTWISE, r"repack|upsampl|interpolat|grid_?sampl", "layouts, images"),
+    # layouts, images
+    ClassRule(KernelClass.ELEMENTWISE, r"repack|upsampl|interpolat|grid_?sampl"),
+    # FlashAttention, cuDNN, xformers, FlashInfer, TensorRT-LLM, AITER, AOTriton, FlexAttention
     ClassRule(
         KernelClass.ATTENTION,
         r"flash_?(?:fwd|bwd|attn|attention|mla|prefill|decode)|flash::|fmha|attn|attention|sdpa"
         r"|batch(?:prefill|decode|mla|attention)|single(?:prefill|decode)with|mergestates?kernel"
         r"|dot_do_o|convert_dq|mqa_logits|gqa_(?:sparse|fwd)|fwd_(?:grouped_)?kernel_stage[12]"
         r"|(?:^|_)bwd_(?:kernel_(?:dk_?dv|dq|fuse)|preprocess)",
-        "FlashAttention, cuDNN, xformers, FlashInfer, TensorRT-LLM, AITER, AOTriton, FlexAttention",
     ),
+    # rotary embeddings and writes to a KV cache
     ClassRule(
         KernelClass.ELEMENTWISE,
         r"rotary|rope(?:$|[_:<]|[a-z]*kernel)|(?:reshape|concat)_and_cache|kv_?(?:cache|buffer)",
-        "rotary embeddings and writes to a KV cache",
     ),
+    # AITER's paged attention and MLA, fla's linear attention, Mamba's scans, TE's ragged heads
     ClassRule(
         KernelClass.ATTENTION,
         r"(?:^|[_:])(?:mha|mla|mqa)_|(?:^|::)pa_[a-z]*\d|delta_rule|linear_attn"
         r"|chunk_(?:scan|state|scaled_dot|(?:\w*_)?(?:fwd|bwd))|recompute_w_u|fused_recurrent|_nsa_"
         r"|selective_scan|state_passing|(?:^|::)thd_",
-        "AITER's paged attention and MLA, fla's linear attention, Mamba's scans, TE's ragged heads",
     ),
+    # cuBLAS, CUTLASS, Tensile, hipBLASLt, CK, AITER, DeepGEMM, Marlin, experts' products
     ClassRule(
         KernelClass.GEMM,
         r"gemm(?!a(?:_|\d|$))|gemv|^cijk_|nvjet|xmma|matmul|flatmm|split_?k_?reduce|splitk"
@@ -217,38 +196,38 @@ WORDS: Final = (
         r"|cublas|hipblas|rocblas|wgmma|_tensorop_|epilogue::impl|grouped_mm|dot_kernel|wvsplit"
         r"|fmoe|fused_moe|(?:fused|moe)_experts|moe_?stage|moe_?[12]_|mfma_moe|marlin|machete"
         r"|lora_(?:shrink|expand)|[bs]gmv|tinygemm|mul_mat",
-        "cuBLAS, CUTLASS, Tensile, hipBLASLt, CK, AITER, DeepGEMM, Marlin, experts' products",
     ),
+    # convolutions and recurrent layers of cuDNN, MIOpen and CUTLASS
     ClassRule(
         KernelClass.GEMM,
         r"conv(?!ert|ers)|winograd|wgrad|dgrad|fprop|\dcudnn_|scudnn|im2(?:d2)?col|col2im"
         r"|^cask_|fft2d_"
         r"|^cutlass(?:3x)?_|^cutlass\w*::(?:device_)?kernel"
         r"|(?:^|::)(?:rnn|lstm|gru)_(?!cell|elementwise)",
-        "convolutions and recurrent layers of cuDNN, MIOpen and CUTLASS",
     ),
+    # also those that do more than that
     ClassRule(
         KernelClass.ELEMENTWISE,
         r"quant|cast_?transpose|act_and_mul|(?:lstm|gru)_(?:cell|elementwise)",
-        "also those that do more than that",
     ),
+    # before gathers: gatherTopK selects
     ClassRule(
         KernelClass.REDUCTION,
         r"top_?k|sort|radix|softmax|rout(?:e_|er|ing)|moe_?(?:align|sum|fused_gate)|expert",
-        "before gathers: gatherTopK selects",
     ),
+    # ATen and serving engines
     ClassRule(
         KernelClass.EMBEDDING,
         r"index_?select|index_?(?:put|add|copy|fill|func)|indexing|gather|scatter",
-        "ATen and serving engines",
     ),
+    # ATen, CUB, rocPRIM, TensorRT-LLM, sampling of serving engines
     ClassRule(
         KernelClass.REDUCTION,
         r"reduc|log_?sum_?exp|cross_?entropy|nll|loss|argm(?:ax|in)|scan|cumsum|cumprod|pool"
         r"|histogram|nonzero|unique|^cub::|^rocprim|^hipcub|moe::dev::finalize|sampl|multinomial"
         r"|welford|sum_|_sum|mean|norm|amax|absmax|bincount|gating|segment",
-        "ATen, CUB, rocPRIM, TensorRT-LLM, sampling of serving engines",
     ),
+    # everything that does one thing to each element
     ClassRule(
         KernelClass.ELEMENTWISE,
         r"element_?wise|element_mul|pointwise|unary_?kernel|copy|catarray|transpose|permute"
@@ -256,7 +235,6 @@ WORDS: Final = (
         r"|subtensorop|op1?d?tensor|vectorized|unrolled|distribution|dropout|random|philox|silu"
         r"|gelu|swiglu|geglu|gated|activation|cast|convert|pad_?kernel|tril|triu|arange|where|lerp"
         r"|roll|flip|swizzle|parallel_?for|slot_mapping",
-        "everything that does one thing to each element",
     ),
 )
 
