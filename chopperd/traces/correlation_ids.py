@@ -21,7 +21,7 @@ _FEW_RATIO: Final = 0.01
 def calls_by_id(wanted: Int64s, correlation: Int64s, launch: Bools) -> Int64s:
     """Return the index of the call with each wanted correlation id: (records,) int64; -1 if none.
 
-    Of several calls with one id, launches (`launch`) are preferred, and of those the last.
+    Of several calls with one id it is the last launch (`launch`), else the last call.
     """
     if len(correlation) == 0:
         return np.full(len(wanted), -1, np.int64)
@@ -58,8 +58,7 @@ def shared_by_processes(calls: RuntimeCalls, threads: Threads) -> Bools:
 def merged_devices(records: DeviceRecords, calls: RuntimeCalls, threads: Threads) -> list[int]:
     """Return the devices whose records may be of several processes, as files were merged.
 
-    A profiler writes one file for each process. The process that launched on a device is identified
-    by ids that calls of only one process have.
+    The process that launched a record is known by ids that calls of only one process have.
     """
     of_call = _process_of(calls, threads)
     if len(calls) == 0 or (of_call == of_call[0]).all():

@@ -244,11 +244,9 @@ def record_classes(
 ) -> tuple[Int8s, Bools]:
     """Return each record's `KernelClass`, (n,) int8, and whether a site rule gave it, (n,) bool.
 
-    Copies and fills are classed by their kind, kernels by the site's own rules; of other kernels
-    those with collective metadata are communication, the rest are classed by the built-in table.
-
-    `extra_rules`: the site's own rules, found in the first `MATCHED_LENGTH` characters of a
-    kernel's qualified name, in any case.
+    Copies and fills are classed by their kind, kernels by `extra_rules`, the site's own, found in
+    the first `MATCHED_LENGTH` characters of their qualified name in any case; else those with
+    collective metadata are communication, and the built-in table classes the rest.
     """
     own_rules, table = _compiled(extra_rules, re.IGNORECASE), _Table()
     by_site = np.full(len(names), _UNCLASSED, np.int8)
@@ -277,9 +275,8 @@ def kernel_class(kernel_name: str) -> KernelClass:
 def class_by_operation(operation: str) -> KernelClass | None:
     """Return the class of all kernels that an operator or annotation launches; None for most.
 
-    FSDP2's copies run ordinary kernels, recognised only by the operators around the launch: any of
-    them counts, not the innermost alone (`fsdp::all_gather_copy_in` launches through
-    `aten::_foreach_copy_`). Communication launched there stays communication.
+    FSDP2's copies run ordinary kernels. Any of its operators around the launch counts, not the
+    innermost alone (`fsdp::all_gather_copy_in` launches through `aten::_foreach_copy_`).
 
     Source: operators and annotations of FSDP2 as torch 2.13 records them.
     """

@@ -1,12 +1,10 @@
 """Floating point operations of an operator, from its name and the shapes of its inputs.
 
 A multiply and an add are two. Only products are counted, no bias, scale, softmax or mask. Counts
-agree with `torch.utils.flop_counter` but for two: causal attention counts as half, as masked
-blocks are skipped (the convention of FlashAttention's benchmarks and of Chopper); and the weight
-gradient of a grouped convolution counts no more than its forward.
-
-Everything uncertain is unknown: other operators, sequences of several lengths, windows, causal
-attention over unequal lengths, shapes that do not fit together.
+agree with `torch.utils.flop_counter` but for two: causal attention counts as half, as masked blocks
+are skipped (as in FlashAttention's benchmarks and Chopper); and the weight gradient of a grouped
+convolution counts no more than its forward. Everything uncertain is unknown: other operators,
+sequences of several lengths, windows, causal attention over unequal lengths.
 """
 
 from collections.abc import Callable, Sequence

@@ -73,10 +73,7 @@ _LONGEST_SEARCHED: Final = 1 << 13
 
 
 def bounded(name: str) -> str:
-    """Shorten a name of more than `LONGEST_NAME` characters: a checksum replaces its middle.
-
-    The ends stay, as there the paths of modules differ.
-    """
+    """Replace the middle of a name beyond `LONGEST_NAME` by a checksum; its ends are kept."""
     if len(name) <= LONGEST_NAME:
         return name
     half = LONGEST_NAME // 2
@@ -89,10 +86,7 @@ def checksum(text: str) -> str:
 
 
 def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
-    """Return which names the pattern is found in: (len(names),) bool, indexed by a name column.
-
-    Only the beginning of extremely long names is searched.
-    """
+    """Return which names a pattern is found in, by their beginnings: (len(names),) bool."""
     found = (pattern.search(name, 0, _LONGEST_SEARCHED) is not None for name in names)
     return np.fromiter(found, np.bool_, count=len(names))
 
@@ -110,9 +104,9 @@ def used_names(column: Int32s, count: int) -> Int32s:
 def bare_name(kernel_name: str) -> str:
     """Return a kernel's qualified name and template arguments; names that are not C++ as they are.
 
-    Dropped are the return type, the parameter list, unnamed namespaces in the spellings of the
-    compilers, and marks of clones (`.kd` ends a kernel's name in AMD's code objects). Of a name
-    that is still mangled the namespaces are decoded and the arguments stay mangled.
+    Dropped are the return type, the parameter list, unnamed namespaces in all compilers' spellings,
+    and marks of clones (`.kd` ends a kernel's name in AMD's code objects). Of a mangled name the
+    namespaces are decoded.
     """
     name = kernel_name[:LONGEST_READ]
     if name.endswith(_CLONE_ENDS):
@@ -193,15 +187,11 @@ def _start_of_name(name: str) -> int:
 def family(kernel_name: str) -> str:
     """Return a kernel's normalised name; names that differ only in dropped parts are one family.
 
-    Dropped: the return type, the parameter list, unnamed namespaces, a compiler's clone marks, the
-    running number that Inductor appends (`triton_poi_fused_add_3`: it changes with any change to
-    the model, so that a comparison of two runs would find nothing to pair) and the signature that
-    Triton appended before its version 3 (`attn_fwd_0d1d2de`). Of mangled names the namespaces are
-    read, so that a kernel has one family in both spellings unless it is a template's.
-
-    Template arguments stay, with lambda numbers: they contain the functor and the dtype that
-    distinguish elementwise kernels, and the tile that distinguishes GEMMs. A name longer than
-    `LONGEST_NAME` characters is cut there and gets a checksum of the whole.
+    Dropped, besides what `bare_name` drops: the running number that Inductor appends, which changes
+    with any change to the model (`triton_poi_fused_add_3`), and the signature that Triton appended
+    before its version 3 (`attn_fwd_0d1d2de`). Template arguments and lambda numbers stay: they are
+    what distinguishes elementwise kernels and tiles. A name longer than `LONGEST_NAME` characters
+    is cut there and gets a checksum of the whole.
 
     The family of a family is itself; a kernel without a name is of the family `UNNAMED`.
     """
@@ -235,8 +225,7 @@ def _is_signature(text: str) -> bool:
 def framework(names: Iterable[str]) -> Framework:
     """Return the framework that names show, "none" or "several", with up to three names each.
 
-    The names are evidence, cut before module names, which reveal the model:
-    `FSDP::pre_forward (layers.0)` gives "fsdp2: FSDP::pre_forward".
+    Names are cut before those of modules, which reveal the model: "fsdp2: FSDP::pre_forward".
     """
     found: dict[str, dict[str, None]] = {}
     for name in names:
@@ -260,8 +249,7 @@ def folded(name: str) -> str:
 def is_user_frame(name: str) -> bool:
     """Whether a Python frame is of the user's own code or packages, by its file.
 
-    Not so are torch's, the standard library's, and those without a file: `<built-in ...>`,
-    `<string>`, `<frozen ...>`.
+    Not torch's, the standard library's, nor one without a file (`<built-in ...>`, `<string>`).
     """
     found = _FILE.match(name)
     if found is None:

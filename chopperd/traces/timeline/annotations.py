@@ -1,8 +1,6 @@
-"""Find the program's own annotation that each moment of a thread works for.
+"""Find the program's own annotation (`record_function`) that each moment of a thread works for.
 
-An annotation is what the program put around its work (`torch.profiler.record_function`), or on a
-kernel of a graph that it captured. Steps and layers that are annotated are no annotations here:
-they are steps and layers.
+Also those on kernels of a graph. Annotated steps and layers are steps and layers, not annotations.
 """
 
 import re
@@ -43,9 +41,8 @@ def annotations(
 
     It is the innermost one around the moment. In backward one that began inside the backward
     operator; else that around the forward operator whose node runs, with "b_" before its name; else
-    any around. Annotations of collectives by torch count where there is no other.
-
-    `marks`: (names,), which of `Trace.names` mark steps.
+    any around. Annotations of collectives by torch count where there is no other. `marks`:
+    (names,), which of `Trace.names` mark steps.
     """
     spans = trace.spans
     given = spans.kind == SpanKind.ANNOTATION
@@ -71,10 +68,8 @@ def marked_in_graphs(
 ) -> tuple[tuple[str, ...], Int32s]:
     """Return names, and each record's index into them, replaced by what marks in graphs say.
 
-    What was around the launch of a graph says little about its kernels.
-
-    `texts`: what each of `Trace.marks` says; None for nothing. `column`: (records,), index into
-    `names`; -1 unknown.
+    What was around the launch of a graph says little about its kernels. `texts`: what each of
+    `Trace.marks` says, or None. `column`: (records,), index into `names`; -1 unknown.
     """
     if not any(texts):
         return names, column
@@ -110,10 +105,7 @@ def _numbered(trace: Trace, span: Int64s, inherited: Bools) -> tuple[tuple[str, 
 
 
 class Origins:
-    """Finds the forward operators whose nodes run in backward passes.
-
-    By the profiler's arrow between them, else by sequence number.
-    """
+    """Finds the forward operators whose nodes run in backward: by arrow, else by sequence."""
 
     def __init__(self, trace: Trace) -> None:
         spans = trace.spans
@@ -167,9 +159,9 @@ def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
 def _by_sequence(spans: HostSpans) -> tuple[Int64s, Moments]:
     """Return the same as `_arrows`, by sequence number if a single thread uses it.
 
-    Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which is
-    not that of the trace. The operator that makes the node is the last with its number: those
-    around it, and others before that make no node, have it too.
+    Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads. The
+    operator that makes the node is the last with its number: those around it, and others before,
+    have it too.
     """
     nodes = np.flatnonzero(_numbered_nodes(spans))
     makers = np.flatnonzero((spans.sequence >= 0) & (spans.forward_thread == 0))

@@ -37,8 +37,8 @@ _IDLE: Final = frozenset({"wait", "init"})
 def collective_name(text: str) -> str:
     """Return one name for all spellings of a collective: "allgather" for "nccl:_all_gather_base".
 
-    Source: kernel metadata ("Collective name": allreduce, _allgather_base, _reduce_scatter_base)
-        and annotations (nccl:all_reduce) of real traces.
+    Source: kernel metadata (_allgather_base, _reduce_scatter_base) and annotations
+    (nccl:all_reduce).
     """
     name, before = text.lower(), ""
     while name != before:
@@ -49,17 +49,12 @@ def collective_name(text: str) -> str:
 def collectives_of(
     trace: Trace, call: Int64s, kernel_class: Int8s
 ) -> tuple[tuple[Collective, ...], Int32s]:
-    """Return the collectives of a trace, and that of each record by the first source that knows.
+    """Return a trace's distinct collectives, and each record's index: (records,) int32, -1 unknown.
 
-    Sources are the record's metadata; that of the `record_param_comms` operator around its launch;
-    the name of torch's annotation around its launch; the record's name. The latter two give no
-    group and no size.
-    Where one operator launched several kernels, how they share its size is not known.
-
-    `call`: (records,), the call that launched each record; -1 unlinked.
-
-    Returns distinct collectives, names in one spelling (`collective_name`); (records,) int32, index
-    into them, -1 for what does not communicate and where no source knows.
+    Sources, best first: the record's metadata; that of the `record_param_comms` operator around its
+    launch; the name of torch's annotation around it; the record's name. The latter two give no
+    group and no size. Where one operator launched several kernels, how they share its size is not
+    known. `call`: (records,), the call that launched each record; -1 unlinked.
     """
     comm = np.flatnonzero(kernel_class == KernelClass.COMM)
     if not len(comm):
@@ -83,10 +78,8 @@ def generic_collectives(
 ) -> Iterator[tuple[Int64s, int, str]]:
     """Yield the records of kernels that serve all collectives, by kernel name and collective.
 
-    Those whose collective is not known (launched before the recording) are left out. Takes what
-    `collectives_of` returns.
-
-    Yields the indices of records, the index of their name in `Trace.names`, and the collective.
+    Each is the records' indices, the index of their name in `Trace.names`, and the collective's
+    name; without those of no known collective. Takes what `collectives_of` returns.
     """
     generic = names_matching(trace.names, _GENERIC).take(trace.records.name)
     rows = np.flatnonzero(generic & (column >= 0))
@@ -144,14 +137,12 @@ class _Numbering(dict[Collective, int]):
 
 
 def _described(trace: Trace) -> Int64s:
-    """Return the indices of the spans with a collective that moves data."""
     idle = np.array([collective_name(each.name) in _IDLE for each in trace.collectives], np.bool_)
     spans = np.flatnonzero(trace.spans.collective >= 0)
     return spans[~idle[trace.spans.collective[spans]]] if len(spans) else spans
 
 
 def _crowded(operator: Int64s) -> Bools:
-    """Return whether each kernel's operator launched another kernel too: (n,) bool."""
     known = operator >= 0
     counts = np.bincount(operator[known], minlength=1)
     return known & (counts[operator] > 1)

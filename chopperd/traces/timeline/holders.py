@@ -1,7 +1,7 @@
 """Read what is open on the threads that launch, and name who would hold a device by it.
 
-No list of names decides it: what counts is when operators, annotations, Python frames and launches
-begin and end. Whose stack is read when is the device's side: `correlate.holding`.
+By when operators, annotations, Python frames and launches begin and end, without lists of names.
+Whose stack is read when is the device's side: `correlate.holding`.
 
 Source: DESIGN.md section 2, "Who held it".
 """
@@ -158,10 +158,7 @@ def _next(things: _Things, rows: Int64s, moments: Moments) -> Int64s:
 
 
 def _edges(things: _Things, threads: int) -> tuple[Int64s, Int32s]:
-    """Return when anything begins or ends, and on which thread, sorted; each thread has one more.
-
-    That one lies before all time.
-    """
+    """Return when anything begins or ends on each thread, sorted; the first is before all time."""
     both_ns = np.concatenate((things.start_ns, things.end_ns))
     axis = Axis(both_ns, both_ns, things.thread)
     position = axis.position(np.tile(things.thread, 2), both_ns)
@@ -191,8 +188,8 @@ def _quiet(things: _Things, trace: Trace, launches: Int64s) -> Bools:
 class _Stacks:
     """What is open while a thing is the innermost one open: indices of things, (m + 1,) each.
 
-    Things mostly nest: all in which the innermost one began is still open. `whole_until_ns` is when
-    the first of these ends. The last entry, which -1 indexes, is that of nothing.
+    Things mostly nest: all in which the innermost one began is still open, until `whole_until_ns`.
+    The last entry, which -1 indexes, is that of nothing.
     """
 
     def __init__(self, things: _Things, quiet: Bools, parent: Int64s) -> None:

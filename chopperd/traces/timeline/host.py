@@ -1,7 +1,4 @@
-"""Host time: calls that explain an idle device, and the work of operators.
-
-Operators' own time is for traces without device records, of CPU jobs.
-"""
+"""Host time: calls that explain an idle device, and the own time of operators of CPU jobs."""
 
 import re
 from itertools import pairwise

@@ -38,11 +38,8 @@ def marked_rows(trace: Trace, pattern: re.Pattern[str]) -> Int64s:
 def iterations(trace: Trace, rows: Int64s, pattern: re.Pattern[str]) -> tuple[Step, ...]:
     """Return the steps that some rows of one process mark, in order.
 
-    A row that starts before the end of the one before it is part of that step: no two steps are
-    merged, also where their numbers are equal. Steps have the numbers in the pattern's groups if
-    these rise throughout, else they count from 0.
-
-    `rows`: (m,), ascending, of one process.
+    A row that starts before the end of the one before is part of that step. Steps have the numbers
+    in the pattern's groups if these rise throughout, else they count from 0.
     """
     spans = trace.spans
     apart: list[int] = []
@@ -74,7 +71,6 @@ def _numbers(names: Sequence[str], pattern: re.Pattern[str]) -> Sequence[int]:
 
 
 def _number(name: str, pattern: re.Pattern[str]) -> int | None:
-    """Return the number in the first group that matched; None without one."""
     match = pattern.search(name)
     text = next(filter(None, match.groups()), "") if match else ""
     return int(text) if re.fullmatch(r"\d{1,15}", text) else None
@@ -110,10 +106,7 @@ def repeating_annotation(trace: Trace) -> Repeating | None:
 
 
 def _marker(name: str) -> str:
-    """Return an expression that finds names like this one with any numbers in it.
-
-    It ends early in a long name, or one with many numbers.
-    """
+    """Return an expression that finds names like this one, up to its first few numbers."""
     texts = _NUMBER.split(name[:_LONGEST_TEXT])
     kept = [_escaped(text) for text in texts[: _MOST_NUMBERS + 1]]
     is_whole = len(kept) == len(texts) and len(name) <= _LONGEST_TEXT

@@ -2,18 +2,15 @@
 
 Evidence, best first:
 
-1. An annotation of FSDP2 around the moment that names a module: gathering, reducing and copying
-   parameters is work for that module, also inside another one's hooks (prefetching).
+1. An annotation of FSDP2 that names a module: its gathering, reducing and copying of parameters.
 2. The program's own annotation of a layer around it, "Layer3"; in backward likewise.
-3. The innermost call of a module around it. In backward only one that began inside the backward
-   operator: recomputation. Others are around the whole backward pass.
+3. The innermost call of a module around it; in backward only one that began inside the backward
+   operator (recomputation).
 4. In backward, the layer of the forward operator whose node runs: by the profiler's arrow
    (`fwdbwd`), else by sequence number if a single forward operator uses it.
-5. The time between FSDP2's hooks before and after a module, which includes the engine's work for
-   other modules in between.
+5. The time between FSDP2's hooks before and after a module.
 
-Modules, annotations and FSDP2 name a layer differently. If a file has several, the name of the
-layer in which the module's hook ran replaces FSDP2's name.
+If a file has several names for a layer, that in which the module's hook ran replaces FSDP2's.
 """
 
 import re
@@ -61,13 +58,10 @@ _Path: TypeAlias = tuple[str, ...]
 def module_layers(trace: Trace) -> tuple[tuple[str, ...], Int64s]:
     """Return the names of layers, and each module call's layer: (spans,) int64, -1 for other spans.
 
-    A layer is named by the path of modules down to it, "Qwen2Model_0/Qwen2DecoderLayer_3". It is
-    the outermost module of a class of which one parent has several: a decoder layer, a block.
-    Containers and wrappers are no such class, so that blocks are found inside stages. A module in
-    no layer is named by its whole path, "Qwen2Model_0/Embedding_0".
-
-    A module called with none around it (checkpointing computes it again in backward) has the path
-    that it has elsewhere in the file, if that is unique.
+    A layer is the outermost module of a class of which one parent has several (a block), containers
+    aside, named by the path down to it, "Qwen2Model_0/Qwen2DecoderLayer_3". A module in no layer is
+    named by its whole path; one called with none around it (recomputation) has the path that it has
+    elsewhere in the file, if unique.
     """
     paths, path = _paths(trace)
     rooted = _rooted(paths)
@@ -79,10 +73,7 @@ def module_layers(trace: Trace) -> tuple[tuple[str, ...], Int64s]:
 
 
 def _paths(trace: Trace) -> tuple[list[_Path], Int64s]:
-    """Return distinct module paths, and each call's path: (spans,) int64, -1 for other spans.
-
-    Calls are taken level by level, outermost first.
-    """
+    """Return distinct module paths, and each call's path: (spans,) int64, -1 for other spans."""
     spans = trace.spans
     chosen = np.flatnonzero(spans.kind == SpanKind.MODULE)
     parent = Nesting(spans, chosen).parents()
@@ -192,7 +183,7 @@ def sharding(trace: Trace) -> Sharding:
 def _stretches(trace: Trace, module: Int32s, opens: Bools, closes: Bools) -> Stretches:
     """Return the time from each opening annotation to the last closing one before the next opening.
 
-    Both are of one module, on one thread, and included. A stretch that is not closed is left out.
+    Both are of one module and thread, and included. A stretch that is not closed is left out.
     """
     spans = trace.spans
     rows = np.flatnonzero(opens | closes)
@@ -265,10 +256,7 @@ class _Evidence:
         return _first(annotated, marked, called, inherited, self._backward.at(moments))
 
     def _of_sharded(self, trace: Trace, sharded: Sharding) -> Int64s:
-        """Return for each FSDP2 module the layer in which its hook ran: (modules,) int64.
-
-        If that is none or several, its own name is the layer.
-        """
+        """Return for each FSDP2 module the layer in which its hook ran, if one; else its own."""
         of_module = self._numbers(sharded.modules)
         hooks = np.flatnonzero(sharded.before_forward)
         when = Moments(thread=trace.spans.thread[hooks], at_ns=trace.spans.start_ns[hooks])
@@ -285,7 +273,6 @@ class _Evidence:
         return of_module
 
     def _numbers(self, names: Iterable[str]) -> Int64s:
-        """Return the indices of some names in `names`."""
         own = {name: index for index, name in enumerate(self.names)}
         return np.array([own[name] for name in names], np.int64)
 

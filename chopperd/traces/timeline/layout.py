@@ -129,7 +129,6 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
 
 
 def _call_columns(trace: Trace, links: Links) -> dict[str, Ints | Float64s]:
-    """Return the columns that are copied from the records and from the calls that launched them."""
     records, calls, call = trace.records, trace.calls, links.call
     return {
         "start_ns": records.start_ns,
@@ -151,10 +150,7 @@ def _of_graphs(call: Int64s, layer: Int32s) -> int:
 def _families(
     trace: Trace, collectives: Sequence[Collective], collective: Int32s
 ) -> tuple[tuple[str, ...], Int32s]:
-    """Return a trace's families, and each record's index into them; copies have their own names.
-
-    A kernel that serves all collectives is a family for each of them.
-    """
+    """Return a trace's families, and each record's index; generic kernels: one a collective."""
     records, names = trace.records, trace.names
     kernels = set(used_names(records.name[records.kind == RecordKind.KERNEL], len(names)).tolist())
     index_of: dict[str, int] = {}
@@ -179,8 +175,8 @@ def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
 def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[Step, ...]:
     """Add to each step the reasons for which the file holds only part of it.
 
-    A file that only lacks its closing brackets has no known loss: whole events end it, and
-    launches without a record, in the steps `lossy`, show the rest.
+    A file that only lacks its closing brackets has no known loss: launches without a record show
+    it.
     """
     cut_short = trace.damage.truncated or trace.damage.still_written
     lost = set(lossy.tolist())
@@ -222,7 +218,6 @@ def _devices(
 
 
 def _with_windows(device: DeviceTimeline, cycle: Sequence[int]) -> DeviceTimeline:
-    """Return the device's timeline with its main stream and windows filled in."""
     compute = computes(device.kernel_class)
     main = main_stream(device.stream, device.end_ns - device.start_ns, compute)
     windows = device_windows(
@@ -253,13 +248,12 @@ def device_windows(
 ) -> tuple[DeviceWindow, ...]:
     """Return one window for each step with records on the device, abutting, in step order.
 
-    A window starts at the step's cut: the start of its first own compute kernel on the main
-    stream, else on any stream, else of its first own record; no earlier than the cut before it.
-    The last one of a profiler cycle ends at the step's last own record, or at the next cut.
+    A window starts at the step's cut: the start of its first own compute kernel on the main stream,
+    else on any stream, else of its first own record; no earlier than the cut before it. The last
+    one of a profiler cycle ends at the step's last own record, or at the next cut.
 
-    `step`: (n,), the step that launched each record; -1 none. `start_ns`: (n,), rising. `compute`:
-    (n,), records that compute. `cycle`: the profiler's cycle of each step; empty if there is only
-    one.
+    `step`: (n,), the step that launched each record; -1 none. `start_ns`: (n,), rising. `cycle`:
+    the profiler's cycle of each step; empty if there is only one.
     """
     if not np.any(step >= 0):
         return ()

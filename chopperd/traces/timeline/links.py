@@ -53,14 +53,13 @@ def link(
 ) -> Links:
     """Link every record to its launch by correlation id.
 
-    Each process counts its own ids. In a file put together from several, a record whose id is used
-    by calls of more than one is unlinked, and no such call counts as a launch without record.
-
-    A record that starts long before its call began has an impossible time (or id): it stays in the
-    timeline by its time but is unlinked, and its launch counts as one without record.
+    In a file put together from several processes, whose ids repeat, a record whose id is used by
+    calls of more than one is unlinked, and no such call counts as a launch without record. A record
+    that starts long before its call has an impossible time (or id): it stays in the timeline but is
+    unlinked, and its launch counts as one without record.
 
     Source: Kineto's `correlation`, one number for a call and all that it put on a device;
-        impossible starts are pytorch/pytorch#192021.
+    impossible starts are pytorch/pytorch#192021.
     """
     launch = _named(calls, names, KERNEL_LAUNCH) | _named(calls, names, COPY_LAUNCH)
     shared = shared_by_processes(calls, threads)
@@ -106,10 +105,9 @@ def unrecorded(
 ) -> Mapping[int, Intervals]:
     """Return, for each device with dropped launches, the time in which their work may have run.
 
-    A dropped launch is unknown from the end of the last record launched before it to the start of
-    the first record launched after it, both on its device. With none before, from its call's
-    start; with none after, up to the device's last record. The device of a dropped launch is that
-    of its neighbour in its own thread's launch order (the one before, else the one after).
+    That is from the end of the last record launched before one on its device (its call's start
+    without any) to the start of the first one launched after (the device's last record). Its device
+    is that of its neighbour in its own thread's launch order (the one before, else the one after).
     """
     missing = links.missing
     linked = np.flatnonzero(links.call >= 0)
@@ -125,7 +123,6 @@ def unrecorded(
 def _gaps(
     records: DeviceRecords, calls: RuntimeCalls, call: Int64s, device: int, missing: Int64s
 ) -> Intervals:
-    """Return the unknown time of one device by its launches without record, `missing`."""
     on_device = records.device == device
     rows = np.flatnonzero(on_device & (call >= 0))
     rows = rows[np.argsort(call[rows], kind="stable")]
@@ -142,7 +139,6 @@ def _gaps(
 
 
 def _device_of_missing(records: DeviceRecords, calls: RuntimeCalls, links: Links) -> Int32s:
-    """Return each missing launch's device, by its neighbours; always one that has records."""
     linked = np.flatnonzero(links.call >= 0)
     of_call = np.full(len(calls), -1, np.int32)
     of_call[links.call[linked]] = records.device[linked]

@@ -1,10 +1,8 @@
 """Find the span that a moment of a thread lies in: the innermost of the chosen ones.
 
-Spans of one thread usually nest, but a trace need not: an annotation may end in the
-middle of an operator, and a child may end a moment after its parent. So a span is *around* a
-moment when it has begun and not yet ended, independent of other spans; the *innermost* around it
-is the last to begin, of those that begin together the shortest. For well-nested spans this is the
-top of the stack.
+Spans of one thread usually nest, but need not: an annotation may end inside an operator, a child a
+moment after its parent. A span is *around* a moment when it has begun and not yet ended; the
+*innermost* is the last to begin, of those that begin together the shortest.
 """
 
 from dataclasses import dataclass
@@ -84,10 +82,9 @@ class Nesting:
     def outermost(self, moments: Moments, inside: Int64s | None = None) -> Int64s:
         """Return the index of the outermost chosen span around each moment: (n,) int64; -1 none.
 
-        The outermost is the first to begin, of those that begin together the longest.
-
-        `moments`: of known threads. `inside`: (n,), indices of spans of the moments' threads: only
-        chosen spans that come after it in the order of the table count; -1 for all.
+        The outermost is the first to begin, of those that begin together the longest. With
+        `inside`, (n,) indices of spans of the moments' threads, it comes after that span in the
+        table; -1 for all.
         """
         if not len(self._rows):
             return np.full(len(moments), -1, np.int64)
@@ -101,7 +98,6 @@ class Nesting:
         return self._spans_at(found)
 
     def _keys(self) -> Int64s:
-        """Return a number for each chosen span that rises with thread, then index: (m,) int64."""
         return self._key(self._spans.thread[self._rows], self._rows)
 
     def _key(self, thread: Int32s, row: Int64s) -> Int64s:
@@ -127,7 +123,6 @@ class Nesting:
         return found[np.argsort(self._rows)]
 
     def _innermost_at(self, position: Int64s) -> Int64s:
-        """Return the same as `innermost`, (n,) int64, for positions on the axis."""
         begun = np.searchsorted(self._start, position, "right") - 1
         return self._spans_at(self._ends.last_above(begun, position))
 
@@ -180,10 +175,7 @@ class _Maxima:
         return self._levels[0]
 
     def last_above(self, upto: Int64s, bound: Int64s) -> Int64s:
-        """Return each query's last index <= `upto` with a value > `bound`: (n,) int64; -1 none.
-
-        Ever larger blocks are skipped until one has such a value; the last in it is then searched.
-        """
+        """Return each query's last index <= `upto` with a value > `bound`: (n,) int64; -1 none."""
         found = np.full(len(upto), -1, np.int64)
         query = np.flatnonzero(upto >= 0)
         block = upto[query]

@@ -1,9 +1,8 @@
 """Find the operator and annotation that launched each device record, and its work in FLOPs.
 
-A record belongs to the operator and annotation around its launching call, on the call's thread. The
-call is found by correlation id. If the file lacks it but the record has an External id, the
-operator of that id launched it, provided that External ids of this file are ids of operators: in
-some they repeat the correlation ids.
+Those around its launching call, on the call's thread. If the file lacks the call but the record has
+an External id, the operator of that id launched it, provided that External ids of this file are ids
+of operators: in some they repeat the correlation ids.
 """
 
 import re
@@ -52,10 +51,7 @@ class Attribution:
 
 
 def attribute(trace: Trace, call: Int64s) -> Attribution:
-    """Find the operator and annotation that launched each device record.
-
-    `call`: (records,), the call that launched each record; -1 unlinked.
-    """
+    """Find what launched each device record by its call, (records,); -1 unlinked."""
     spans = trace.spans
     launched = beginnings(trace.calls, call)
     by_id = _operator_by_id(trace, call, launched)
@@ -116,9 +112,8 @@ def _by_unique_id(ids: Int64s, allowed: Bools, wanted: Int64s) -> Int64s:
 def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], Int32s]:
     """Return a trace's operation names, and each record's index into them: int32; -1 unknown.
 
-    An operation has the name of the innermost operator, "aten::mm". Only `record_param_comms`, the
-    same around every collective, is replaced by the annotation in it that names the collective:
-    "nccl:all_reduce".
+    That is the innermost operator, "aten::mm"; `record_param_comms`, the same around every
+    collective, is replaced by the annotation in it: "nccl:all_reduce".
     """
     spans = trace.spans
     shown = found.op.copy()
@@ -141,10 +136,8 @@ def with_operation_classes(
 ) -> Int8s:
     """Return the classes, those of kernels launched by FSDP's copies replaced by COMM_PACK.
 
-    Any operator or annotation around the launch counts (`class_by_operation`), not only the
-    innermost.
-
-    `settled`: (records,), classed by the site's own rules, which win.
+    Any operator or annotation around the launch counts (`class_by_operation`). `settled`:
+    (records,), classed by the site's own rules, which win.
     """
     spans = trace.spans
     classes = [class_by_operation(name) for name in trace.names]
@@ -164,14 +157,11 @@ def record_work(
     """Return each record's FLOPs, (n,) float64, and the `DType` that is multiplied, (n,) int8.
 
     An operator's FLOPs are put on the longest of its matrix kernels, once for each call; all of
-    its matrix kernels get the type. Other records have NaN and `NONE`. An operator's kernels are
-    those that it launched itself, not through another operator, so that no work counts twice. The
-    work of an operator with a launch without record is unknown: part of its time is not in the
-    file.
+    them get the type, other records NaN and `NONE`. Its kernels are those that it launched itself,
+    not through another operator. The work of an operator with a launch without record is unknown.
 
-    `kernel_class`: (n,), `KernelClass` of its records. `op`: (n,), row in `Trace.spans` of the
-    innermost operator around each record's launch; -1 unknown. `missing`: (m,), indices of launches
-    without a record.
+    `op`: (n,), row in `Trace.spans` of the innermost operator around each record's launch; -1
+    unknown. `missing`: (m,), indices of launches without a record.
     """
     records, spans = trace.records, trace.spans
     flops = np.full(len(records), np.nan)
@@ -213,10 +203,7 @@ def _works(trace: Trace, op: Int64s) -> tuple[list[Work | None], Int64s]:
 
 
 def _name_floats(trace: Trace, dtype: Int8s, longest: Int64s, group: Int64s, rows: Int64s) -> None:
-    """Replace `FLOAT` in `dtype` by the type in the name of an operator's longest kernel, if any.
-
-    `longest` is that of each operator, `group` the operator of each of `rows`.
-    """
+    """Replace `FLOAT` in `dtype` by the type in the name of an operator's longest kernel."""
     floats = np.flatnonzero(dtype[rows] == DType.FLOAT)
     name = trace.records.name[longest[group[floats]]]
     for pattern, dtypes in ((_FP32, DType.FP32), (_TF32, DType.TF32)):
@@ -228,7 +215,7 @@ def copied_bytes(
 ) -> Int64s:
     """Return the bytes of each copy and fill: (records,) int64; -1 unknown or no copy or fill.
 
-    Kernels that copy count as copies. A call's size is that of its record only if it has just one.
+    A call's size is that of its record only if it has just one.
 
     Source: `args.bytes` of Kineto's copies; ROCm 6.2 writes none there, and `size` of its calls.
     """

@@ -1,12 +1,9 @@
 """Find the phase of a step each moment of a thread belongs to: forward, backward or optimizer.
 
-Backward and optimizer are known by name. All work inside backward is backward time, also forward
-operators that are computed again (activation checkpointing).
-
-Nothing in a trace names the forward pass: it is the work before a backward pass of the same step.
-Work between backward and optimizer (clipping of gradients), or after both, is therefore of no
-phase, and so is everything in a file without backward passes, which may be inference, evaluation or
-an incomplete recording.
+Backward and optimizer are known by name; forward operators computed again inside backward
+(activation checkpointing) are backward. Forward is the work before a backward pass of the same
+step. Work between backward and optimizer (clipping of gradients), or after both, is of no phase, as
+is all of a file without backward passes: inference, evaluation, an incomplete recording.
 """
 
 import re
@@ -40,8 +37,8 @@ STEPPING: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{STEP_MARKER.pattern}")
 def phases(trace: Trace, moments: Moments, steps: tuple[Step, ...]) -> Int8s:
     """Return the `Phase` of each moment: (n,) int8.
 
-    If an optimizer steps inside backward, or a backward pass runs inside an optimizer's step, the
-    inner one counts. Without `steps`, which are marked on the host, nothing is forward.
+    Of a backward pass and an optimizer's step around a moment the inner one counts. Without
+    `steps`, which are marked on the host, nothing is forward.
     """
     runs_back = backward_spans(trace)
     backward = Nesting(trace.spans, np.flatnonzero(runs_back)).innermost(moments)
@@ -58,7 +55,6 @@ def backward_spans(trace: Trace) -> Bools:
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    """Return which spans are operators or annotations with matching names: (spans,) bool."""
     found: Bools = trace.spans.kind != SpanKind.MODULE
     found &= names_matching(trace.names, pattern).take(trace.spans.name)
     return found
@@ -67,10 +63,9 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
 def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back: Bools) -> Int8s:
     """Return the phase of moments before a backward node of their step, else `UNKNOWN`: (n,) int8.
 
-    Between two nodes of one pass the engine sums gradients, in no span of its own: that is
-    backward, on threads that run nodes. It is one pass if no operator between them makes a node of
-    a graph. Anything else before a backward is forward, on threads that step: the work of others
-    (communication, data loaders) may be for either.
+    Between two nodes of one pass (no operator between them makes a node) the engine sums gradients,
+    in no span of its own: that is backward, on threads that run nodes. Anything else before a
+    backward is forward, on threads that step: the work of others may be for either.
     """
     spans = trace.spans
     stepping = _named(trace, STEPPING)
@@ -94,7 +89,6 @@ def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back:
 
 
 def _on_threads_of(trace: Trace, spans: Bools, moments: Moments) -> Bools:
-    """Return which moments are on a thread that has one of the given spans: (n,) bool."""
     there = np.zeros(len(trace.threads) + 1, np.bool_)
     there[trace.spans.thread[spans]] = True
     return there[moments.thread]
@@ -104,7 +98,7 @@ def _nodes_made(spans: HostSpans, runs_back: Bools, start_ns: Int64s) -> Int64s:
     """Count operators outside backward that make nodes, before, between, after n times: (n + 1,).
 
     Source: torch gives operators a sequence number, and no forward thread, while it records a
-        graph.
+    graph.
     """
     makes = np.flatnonzero((spans.sequence >= 0) & (spans.forward_thread == 0))
     began = Moments(thread=spans.thread[makes], at_ns=spans.start_ns[makes])

@@ -53,10 +53,9 @@ def mark_steps(
 ) -> MarkedSteps:
     """Return the steps by the best source that has any; `NO_STEPS` if none has.
 
-    `job_marks`: steps as the job itself marked them, on the trace's time axis. `source`: the only
-    source to use, instead of the best. `marker`: what is found in names of spans that mark steps,
-    before any other source; None for the iterations of serving engines, after the marks of
-    training.
+    `job_marks` lie on the trace's time axis. `source`: the only one to use. `marker`: what is found
+    in names of spans that mark steps, before any other source; None for iterations of serving
+    engines, after the marks of training.
     """
     finders: Mapping[StepSource, Callable[[], MarkedSteps]] = {
         StepSource.PROFILER_STEP: lambda: _by_markers(trace),
@@ -81,9 +80,7 @@ def step_at(
     """Return the index of the step with a marker around each time: (n,) int32; -1 outside all.
 
     Where markers overlap, the one that started last counts. Of several processes with steps, each
-    time is in a step of its own process.
-
-    `thread`: (n,) the thread of each time, -1 none; None if not known.
+    time is in a step of its own process, by its `thread`, an index into `threads` (-1 none).
     """
     found = np.full(len(times_ns), -1, np.int32)
     processes = dict.fromkeys(step.process for step in steps)
@@ -149,10 +146,7 @@ def _by_device_rows(trace: Trace) -> MarkedSteps:
 
 
 def _processes(trace: Trace, rows: Int64s) -> list[tuple[Pid, Bools]]:
-    """Return the processes with some of the spans in `rows`, and their threads, (threads,) bool.
-
-    A single one is None and has all threads: all work in its file is its own.
-    """
+    """Return the processes with some of the spans in `rows`, and their threads; None for one."""
     pids = dict.fromkeys(
         trace.threads[at][0] for at in np.unique(trace.spans.thread[rows]).tolist()
     )
@@ -162,7 +156,6 @@ def _processes(trace: Trace, rows: Int64s) -> list[tuple[Pid, Bools]]:
 
 
 def _together(found: Sequence[tuple[Pid, MarkedSteps]]) -> MarkedSteps:
-    """Merge the steps of several processes, in time order."""
     steps = [replace(step, process=process) for process, marked in found for step in marked.steps]
     known = [marked.accumulation for _, marked in found if marked.accumulation is not None]
     return MarkedSteps(
@@ -187,10 +180,7 @@ def _by_job_marks(trace: Trace, marks: Sequence[Marker]) -> MarkedSteps:
 
 
 def _by_optimizer_rounds(trace: Trace) -> MarkedSteps:
-    """Return the steps from one round of optimizers' end to the next one's, counted from 0.
-
-    The first step may have begun before the trace.
-    """
+    """Return the steps from one round of optimizers' end to the next one's, counted from 0."""
     optimizers = np.flatnonzero(_named(trace, OPTIMIZER) & ~_inside_backward(trace))
     found: list[tuple[Pid, MarkedSteps]] = []
     for process, threads in _processes(trace, optimizers):
@@ -210,8 +200,8 @@ def _by_optimizer_rounds(trace: Trace) -> MarkedSteps:
 def _round_ends_ns(trace: Trace, optimizers: Int64s, threads: Bools) -> list[int]:
     """Return when the last optimizer of each round ends, in ns, for one process.
 
-    A new round begins if backward work lies between two optimizers; in a file without backward rows
-    if an optimizer's name is repeated.
+    A new round begins after backward work; in a file without that if an optimizer's name is
+    repeated.
     """
     spans = trace.spans
     backward_ns = spans.start_ns[_named(trace, BACKWARD) & threads[spans.thread]]
@@ -250,11 +240,9 @@ def _numbered(
 ) -> list[list[Marker]]:
     """Return the markers of each profiler cycle, one per step number, in time order.
 
-    A cycle that repeats numbers continues those of the one before it: no two steps of a file have
-    the same number.
-
-    `times`: their starts, rising, and ends, (n,) each. `lane`: (n,), the thread or stream of each.
-    `merged`: makes one marker of rows with one number.
+    A cycle that repeats numbers continues those of the one before it. `times`: starts, rising, and
+    ends. `lane`: (n,), the thread or stream of each. `merged` makes one marker of rows with one
+    number.
     """
     start_ns, end_ns = times
     cycle = np.searchsorted(
@@ -306,9 +294,8 @@ def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedStep
     """Group markers into steps, each up to and including the one that holds the optimizer.
 
     Without any optimizer each marker is a step and accumulation is unknown. A first run that is
-    shorter than the others began before the trace; one that is longer is irregular, as if fp16
-    skipped the optimizer. Markers after the last optimizer are a step (one each, without
-    accumulation) whose end is not in the file.
+    shorter than the others began before the trace; a longer one is irregular. Markers after the
+    last optimizer are a step (one each, without accumulation) whose end is not in the file.
     """
     runs = [_runs(markers, optimizer_ns) for markers in cycles]
     sizes = Counter(len(run) for closed, _ in runs for run in closed[1:] or closed)
@@ -338,7 +325,6 @@ def _runs(markers: list[Marker], optimizer_ns: Int64s) -> tuple[list[list[Marker
 
 
 def _closed(runs: list[list[Marker]], usual: int) -> list[Step]:
-    """Make the steps that an optimizer closes; a short first one and long ones are partial."""
     return [
         _with_reasons(
             _step(run),
@@ -350,7 +336,6 @@ def _closed(runs: list[list[Marker]], usual: int) -> list[Step]:
 
 
 def _unclosed(markers: list[Marker], accumulation: int) -> list[Step]:
-    """Make the partial steps of the markers after the last optimizer."""
     if not markers:
         return []
     if accumulation > 1:
@@ -359,7 +344,6 @@ def _unclosed(markers: list[Marker], accumulation: int) -> list[Step]:
 
 
 def _of_cycles(cycles: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
-    """Return the steps of all cycles, each with the number of its cycle."""
     return tuple(
         replace(step, cycle=nth) if nth else step
         for nth, steps in enumerate(cycles)
@@ -382,5 +366,4 @@ def _with_reasons(step: Step, *reasons: str | None) -> Step:
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    """Return which host spans have a name that the pattern is found in: (spans,) bool."""
     return names_matching(trace.names, pattern).take(trace.spans.name)
