@@ -250,7 +250,6 @@ def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> 
 
 
 def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:
-    """Return the share of the second before each time that lies in `mask`."""
     edges = intervals.length_before_ns(mask, np.concatenate((t_ns - _AVERAGE_NS, t_ns)))
     return (edges[len(t_ns) :] - edges[: len(t_ns)]) / _AVERAGE_NS
 

@@ -234,7 +234,6 @@ def _count_in(
 
 
 def _columns(count: int) -> Float64s:
-    """Return zeros, (count, causes), with each cause's column contiguous in memory."""
     return np.zeros((count, len(CAUSES)), order="F")
 
 

@@ -304,7 +304,6 @@ class DropDetector:
 
 
 def _largest_tail(values: Sequence[float]) -> int:
-    """Return the index from which on the values have the largest sum."""
     best, best_sum, running = len(values) - 1, -np.inf, 0.0
     for place in range(len(values) - 1, -1, -1):
         running += values[place]

@@ -204,7 +204,6 @@ def _joined(parts: list[_Pieces]) -> _Pieces:
 
 
 def _cut_at(pieces: _Pieces, cuts_ns: Int64s) -> _Pieces:
-    """Cut pieces at every one of the instants that lies inside them."""
     cuts_ns = np.unique(cuts_ns)
     first = np.searchsorted(cuts_ns, pieces.start_ns, "right")
     last = np.maximum(np.searchsorted(cuts_ns, pieces.end_ns, "left"), first)
@@ -223,7 +222,6 @@ def _repeated(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _in_parts(pieces: _Pieces) -> Iterator[_Pieces]:
-    """Yield the pieces in parts that need little memory."""
     for begin in range(0, len(pieces), _AT_ONCE):
         yield pieces.of(slice(begin, begin + _AT_ONCE))
 

@@ -127,7 +127,6 @@ def _union_of(timeline: DeviceTimeline, wanted: Bools | Int64s) -> Intervals:
 
 
 def _merge(*sets: Intervals) -> Intervals:
-    """Return the time that lies in at least one of the sets."""
     some = [each for each in sets if len(each)]
     if len(some) < 2:
         return some[0] if some else intervals.EMPTY

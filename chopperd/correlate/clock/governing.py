@@ -104,7 +104,6 @@ def _means_khz(own_mhz: Float64s, running: Bools, begin: Int64s, end: Int64s) ->
 
 
 def _sums(values: Float64s, begin: Int64s, end: Int64s) -> Float64s:
-    """Sum whole numbers over each range of rows `[begin, end)`."""
     before = np.zeros(len(values) + 1)
     np.cumsum(values, out=before[1:])
     return before[end] - before[begin]

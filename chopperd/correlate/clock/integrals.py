@@ -90,7 +90,6 @@ def primitive(edges: Float64s, left: Float64s, right: Float64s, base_ns: int) ->
 
 
 def _since(edges: Float64s, t_ns: Int64s, base_ns: int) -> Float64s:
-    """Convert times to ns since `base_ns`, those outside all pieces clamped to their ends."""
     t = (t_ns - base_ns).astype(np.float64)
     return np.clip(t, edges[0], edges[-1], out=t)
 

@@ -293,7 +293,6 @@ def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
 
 
 def _resampled(blocks: Float64s) -> Float64s:
-    """Return sums over blocks drawn with replacement: (resamples, ...)."""
     count = len(blocks)
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
     return np.tensordot(draws.astype(np.float64), blocks, axes=1)

@@ -132,7 +132,6 @@ def _on_lines(samples: LabelledSamples, before: Int64s, after: Int64s) -> tuple[
 
 
 def _runs(edges_ns: Int64s, wanted: Bools) -> Intervals:
-    """Merge neighbouring wanted pieces into intervals."""
     padded = np.concatenate(([False], wanted, [False]))
     change = np.flatnonzero(padded[1:] != padded[:-1])
     return Intervals(start_ns=edges_ns[change[::2]], end_ns=edges_ns[change[1::2]])

@@ -215,7 +215,6 @@ def _is_sure_without_driver(device: int, row: ProcessRow) -> bool:
 def _seen_gpu(
     device: int, process: TracedProcess, row: ProcessRow, gpus: Sequence[GpuInfo]
 ) -> GpuInfo | None:
-    """Return the GPU that the process saw as the device; None if that is not known."""
     if row.visible is None:
         return None
     vendors = {gpu.vendor for gpu in gpus}

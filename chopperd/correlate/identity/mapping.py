@@ -66,7 +66,6 @@ def gpu_of_number(
 def _countings(
     numbers: DeviceNumbers, used_numbers: Sequence[int], nodes: Sequence[int]
 ) -> list[DeviceNumbers]:
-    """Return what the numbers may count so that each of them is that of a sampled GPU."""
     either = (DeviceNumbers.HSA_NODES, DeviceNumbers.GPU_ORDINALS)
     return [
         counts
@@ -198,7 +197,6 @@ def _by_pci_order(
     candidates: Sequence[GpuInfo],
     device_map: DeviceMap,
 ) -> GpuInfo | None:
-    """Return candidate GPU `device` in PCI order; None if not declared or if there is none."""
     if not device_map.pci_order or traced.numbers is DeviceNumbers.HSA_NODES:
         return None
     order = in_pci_order(usable) or []

@@ -111,7 +111,6 @@ def _differences(one: RunIdentity, other: RunIdentity) -> Iterator[str]:
 
 
 def _gap_ns(one: RunIdentity, other: RunIdentity) -> int:
-    """Return the ns between two traces; 0 where they overlap or a time is not known."""
     begins, ends = (one.begin_unix_ns, other.begin_unix_ns), (one.end_unix_ns, other.end_unix_ns)
     known = [(b, e) for b, e in zip(begins, ends, strict=True) if b is not None and e is not None]
     return max(max(b for b, _ in known) - min(e for _, e in known), 0) if len(known) == 2 else 0
@@ -150,7 +149,6 @@ def _contradicts(groups: Sequence[ProcessGroup], other: RunIdentity) -> bool:
 
 
 def _meet(one: RunIdentity, other: RunIdentity, *, is_named: bool) -> bool:
-    """Whether traces overlap in time, or both have none, and may be ranks of one job."""
     if one.trace_id is not None and one.trace_id == other.trace_id:
         return True
     if not is_named and None in (one.rank, other.rank) and not one.run:

@@ -150,7 +150,6 @@ def _numbered(*columns: Int64s) -> Int64s:
 
 
 def _nth(*columns: Int64s) -> Int64s:
-    """Return how many earlier rows are equal to each one: (n,) int64."""
     number = _numbered(*columns)
     order = np.argsort(number, kind="stable")
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
@@ -238,7 +237,6 @@ class _Instances:
         return ufunc.reduceat(values, self._first)
 
     def _last(self, rank: Int64s, start_ns: Int64s) -> Int64s:
-        """Return the rank that came last, of several the first."""
         count = np.diff(self._first, append=len(rank))
         late = start_ns == np.repeat(self.last_start_ns, count)
         return self._over(np.minimum, np.where(late, rank, np.iinfo(np.int64).max))
@@ -256,7 +254,6 @@ class _Instances:
 
 
 def _tolerance_ns(transfer_ns: Int64s | Float64s) -> Float64s:
-    """Return how far apart the ends of symmetric collectives may be."""
     return np.maximum(_ENDS_APART_NS, _ENDS_APART_SHARE * transfer_ns)
 
 
@@ -297,7 +294,6 @@ def _by_order(kernels: _Kernels, wanted: Bools, traced: Int64s) -> Int64s:
 
 
 def _blocks(block: Int64s, wanted: Int64s) -> Iterator[Int64s]:
-    """Yield the places of each wanted block's rows."""
     order = np.argsort(block, kind="stable")
     first = np.searchsorted(block[order], wanted, "left")
     last = np.searchsorted(block[order], wanted, "right")
@@ -347,7 +343,6 @@ class _Shifting:
         return self._nth
 
     def _matrix(self, values: Float64s, nth: Int64s) -> Float64s:
-        """Return values by place and rank, NaN where a rank has none."""
         matrix = np.full((int(nth.max(initial=0)) + 2, self._ranks), np.nan)
         there = nth >= 0
         matrix[nth[there], self._rank[there]] = values[there]

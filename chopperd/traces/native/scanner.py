@@ -318,7 +318,6 @@ def _columns(table: Table, row: RowType) -> Mapping[str, Ints]:
 
 
 def _add_new(texts: TextTable, known: list[bytes]) -> None:
-    """Append the texts that the last scans have numbered to `known`."""
     first = len(known)
     if texts.count > first:
         ends = _numbers(texts.ends, first, texts.count)

@@ -183,7 +183,6 @@ def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:
 
 
 def _records(text: bytes) -> Iterator[Mapping[str, object]]:
-    """Yield some of the device records that lie whole in a piece of text."""
     for category in _CATEGORIES:
         word = f'"{category}"'.encode()
         position = text.find(word)

@@ -206,7 +206,6 @@ class _Table:
         self.end_ns += offset_ns
 
     def _sort_tied(self) -> None:
-        """Sort the rows of equal starts, which are few."""
         same = np.flatnonzero(self.start_ns[1:] == self.start_ns[:-1])
         if not len(same):
             return
@@ -245,7 +244,6 @@ def _moved(column: npt.NDArray[IntT], rows: Int64s, slots: Int64s | None) -> npt
 
 
 def _model_table(model: type[TableT], table: _Table, numbers: Numbers) -> TableT:
-    """Build a table of the trace from the columns of the same names, which are removed."""
     columns: dict[str, Ints] = {"start_ns": table.start_ns, "end_ns": table.end_ns}
     for name in [field.name for field in fields(model) if field.name not in columns]:
         if name in numbers:

@@ -133,7 +133,6 @@ def inside(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bools:
 
 
 def _sure(start_ns: Int64s, end_ns: Int64s) -> Times:
-    """Return the times of rows that are not doubtful; copied only if some are."""
     doubtful = _doubtful(start_ns, end_ns)
     return (start_ns[~doubtful], end_ns[~doubtful]) if doubtful.any() else (start_ns, end_ns)
 
@@ -192,7 +191,6 @@ def _keep_awaited(endless: list[Bools], tables: TablesTimes, answered: Answered)
 
 
 def _densest(starts: Sequence[Int64s]) -> Stretch:
-    """Find the stretch with most starts that has no gap of ten minutes."""
     first_ns = min(int(start.min()) for start in starts)
     last_ns = max(int(start.max()) for start in starts)
     if last_ns - first_ns <= _LONGEST_NS:

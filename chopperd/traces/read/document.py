@@ -102,7 +102,6 @@ def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
 
 
 def _strict(text: bytes) -> bytes:
-    """Replace all of `_ODD` by valid text of the same length."""
     for odd, plain in _ODD.items():
         text = text.replace(odd, plain)
     return text

@@ -129,7 +129,6 @@ class ScannedArray(EventArray):
             source.go_on_at(position)
 
     def finish(self) -> None:
-        """Read the text still pending, when all is fed."""
         self._read_pending(final=True)
         self.truncated = self.tail is None and len(self._pending) > 0
 
@@ -182,7 +181,6 @@ def _array_end(data: bytes) -> int | None:
 
 
 def _closes(rest: bytes) -> bool:
-    """Whether a text that begins with the array's bracket closes the document."""
     return is_json(b'{"":[' + repaired(rest)) or not rest[1:].strip()
 
 
@@ -205,7 +203,6 @@ class DecodedArray(EventArray):
         """Do nothing: the text must be fed."""
 
     def finish(self) -> None:
-        """Read the text still pending, when all is fed."""
         if self.tail is None:
             text = self._pending.text()
             found = self._decoded(b"[" + text)

@@ -164,7 +164,6 @@ class EventRows:
         )
 
     def _take_comms(self, args: Sequence[Event]) -> None:
-        """Add what operators say of the collectives that they start."""
         said = [one for one in args if "Seq" in one or "Comms Id" in one]
         external_id, seq = _external_ids(said), _not_negative(_fields(said, "Seq"))
         comms_id = exact_ids(_fields(said, "Comms Id"))
@@ -172,7 +171,6 @@ class EventRows:
         self._rows.comms.append(keep, external_id=external_id, seq=seq, comms_id=comms_id)
 
     def _take_functions(self, rows: Sequence[Event], start_ns: Int64s, dur_ns: Int64s) -> None:
-        """Add calls of modules to the spans, and other functions to the frames."""
         is_module = np.array([_name(row).startswith(MODULE_PREFIX) for row in rows])
         at = np.flatnonzero(is_module)
         if len(at):
@@ -281,7 +279,6 @@ def _fields(events: Sequence[Event], key: str) -> list[Scalar]:
 
 
 def _first(values: Sequence[Scalar], otherwise: Sequence[Scalar]) -> list[Scalar]:
-    """Return each value, or the other one if it is None."""
     pairs = zip(values, otherwise, strict=True)
     return [other if value is None else value for value, other in pairs]
 

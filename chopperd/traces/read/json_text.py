@@ -216,7 +216,6 @@ def _with_null(found: re.Match[bytes]) -> bytes:
 
 
 def _without_lone_surrogates(text: bytes) -> bytes:
-    """Return `text` with U+FFFD for escapes of lone surrogates."""
     codes, digits = np.frombuffer(text, np.uint8), _nibbles()
     slashes = np.flatnonzero(codes == _BACKSLASH)
     # The first of a run of backslashes begins an escape, and every other one after it.

@@ -80,7 +80,6 @@ def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = N
 
 
 def _base(text: bytes) -> bytes | None:
-    """Return the base time in damaged text, as digits; None if not found."""
     first = text.find(_BASE_KEY)
     found = None if first < 0 else _BASE.search(text, first)
     return found and found[1]
@@ -251,7 +250,6 @@ def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str |
 
 
 def _has_prefix(names: Sequence[str], prefix: str) -> bool:
-    """Whether one of some sorted names begins with `prefix`."""
     at = bisect_left(names, prefix)
     return at < len(names) and names[at].startswith(prefix)
 

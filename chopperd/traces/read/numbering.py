@@ -141,7 +141,6 @@ def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _columns(rows: Iterable[Sequence[RawT]], count: int) -> list[list[RawT]]:
-    """Return the columns of rows that have `count` values each."""
     whole = list(rows)
     return [list(map(itemgetter(at), whole)) for at in range(count)]
 

@@ -182,7 +182,6 @@ class LongestRows(ColumnParts):
             self._leave_out_short()
 
     def _leave_out_short(self) -> None:
-        """Leave out the rows that are shorter than `shortest_ns`."""
         for at in range(len(self._parts["start_ns"])):
             length_ns = self._parts["end_ns"][at] - self._parts["start_ns"][at]
             keep = length_ns >= self.shortest_ns
@@ -313,7 +312,6 @@ class _Numbers(Generic[KeyT]):
 
 
 def _texts(texts: Sequence[bytes]) -> list[str]:
-    """Decode JSON texts, and return the values as str."""
     return list(map(str, values_of(texts)))
 
 

@@ -128,7 +128,6 @@ class Origins:
 
 
 def _numbered_nodes(spans: HostSpans) -> Bools:
-    """Return which spans are backward operators with a forward one's number: (spans,) bool."""
     numbered: Bools = (spans.sequence >= 0) & (spans.forward_thread > 0)
     numbered &= spans.kind == SpanKind.OP
     return numbered

@@ -99,7 +99,6 @@ def _paths(trace: Trace) -> tuple[list[_Path], Int64s]:
 
 
 def _rooted(paths: Iterable[_Path]) -> list[_Path]:
-    """Return the paths, those of modules called on their own extended by that of other calls."""
     elsewhere: dict[str, set[_Path]] = defaultdict(set)
     paths = list(paths)
     for path in paths:
@@ -300,7 +299,6 @@ class _Timed:
 
 
 def _spread(column: Int64s, row: Int64s) -> Int64s:
-    """Return a column's values at some rows; -1 at row -1."""
     return np.append(column, -1)[row]
 
 

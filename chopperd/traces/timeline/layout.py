@@ -166,7 +166,6 @@ def _families(
 
 
 def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
-    """Return for each record a column's value at its call; `otherwise` if it is unlinked."""
     if len(column) == 0:
         return np.full(len(call), otherwise, np.int64)
     return np.where(call >= 0, column.take(call), otherwise)

@@ -220,7 +220,6 @@ def _round_ends_ns(trace: Trace, optimizers: Int64s, threads: Bools) -> list[int
 
 
 def _inside_backward(trace: Trace) -> Bools:
-    """Return which spans start inside backward work of their thread (optimizers that hooks run)."""
     spans = trace.spans
     backward = _named(trace, BACKWARD)
     inside = np.zeros(len(spans), np.bool_)
@@ -264,7 +263,6 @@ def _numbered(
 
 
 def _borders_ns(number: Int64s, times: tuple[Int64s, Int64s], lane: Int64s) -> Int64s:
-    """Return the times between cycles: where numbers do not rise, on the lane with most rows."""
     if not len(number):
         return np.zeros(0, np.int64)
     rows = lane == np.argmax(np.bincount(lane))
