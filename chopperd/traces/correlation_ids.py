@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.trace import DeviceRecords, RuntimeCalls
 
 Threads: TypeAlias = Sequence[tuple[int | str, int | str]]
@@ -32,17 +32,16 @@ def calls_by_id(wanted: Int64s, correlation: Int64s, launch: Bools) -> Int64s:
     return np.where((wanted > 0) & (correlation[found] == wanted), found, -1)
 
 
-def _process_of(calls: RuntimeCalls, threads: Threads) -> Int64s:
-    """Return a number for each call's process, counted from 0: (calls,) int64."""
+def processes(threads: Threads) -> Int32s:
+    """Return the number of each thread's process, counted from 0: (threads,) int32."""
     number: dict[int | str, int] = {}
-    process = np.array([number.setdefault(pid, len(number)) for pid, _ in threads], np.int64)
-    return process[calls.thread]
+    return np.array([number.setdefault(pid, len(number)) for pid, _ in threads], np.int32)
 
 
 def shared_by_processes(calls: RuntimeCalls, threads: Threads) -> Bools:
     """Return which calls share their correlation id with another process's call: (calls,) bool."""
     shared = np.zeros(len(calls), np.bool_)
-    of_call = _process_of(calls, threads)
+    of_call = processes(threads)[calls.thread]
     if len(calls) == 0 or (of_call == of_call[0]).all():
         return shared
     order = np.lexsort((of_call, calls.correlation))
@@ -60,7 +59,7 @@ def merged_devices(records: DeviceRecords, calls: RuntimeCalls, threads: Threads
 
     The process that launched a record is known by ids that calls of only one process have.
     """
-    of_call = _process_of(calls, threads)
+    of_call = processes(threads)[calls.thread]
     if len(calls) == 0 or (of_call == of_call[0]).all():
         return []
     shared = shared_by_processes(calls, threads)

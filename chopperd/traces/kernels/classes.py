@@ -299,33 +299,27 @@ def copy_directions(records: DeviceRecords, names: tuple[str, ...]) -> Int8s:
     return column.astype(np.int8)
 
 
-class _Table:
-    """The built-in table, compiled, with a cache of its results.
-
-    Generated kernels differ in numbers of several digits, which no rule contains.
-    """
+class _Table(dict[str, KernelClass]):
+    """The built-in table, compiled, and the classes of the names asked so far."""
 
     def __init__(self) -> None:
-        self._libraries = _compiled(LIBRARIES)
-        self._communication = _compiled(COMMUNICATION)
-        self._words = _compiled(WORDS)
-        self._known: dict[str, KernelClass] = {}
+        super().__init__()
+        tables = (LIBRARIES, COMMUNICATION, WORDS)
+        self._libraries, self._communication, self._words = map(_compiled, tables)
 
     def kernel_class(self, bare: str) -> KernelClass:
-        """Return the class of a kernel by its bare name, and cache it."""
-        asked = _LONG_NUMBER.sub("00", bare.lower())
-        known = self._known.get(asked)
-        if known is None:
-            known = self._known[asked] = self._first_class(asked)
-        return known
+        # Generated kernels differ in numbers of several digits, which no rule contains.
+        return self[_LONG_NUMBER.sub("00", bare.lower())]
 
-    def _first_class(self, whole: str) -> KernelClass:
+    def __missing__(self, whole: str) -> KernelClass:
         own = own_name(whole)
         asked = [(self._libraries, whole), (self._communication, own), (self._words, own)]
         if own != whole:
             asked.append((self._words, whole))
         fits = (_first_fit(rules, text) for rules, text in asked)
-        return next((found for found in fits if found is not None), KernelClass.OTHER)
+        found = next((fit for fit in fits if fit is not None), KernelClass.OTHER)
+        self[whole] = found
+        return found
 
 
 def _compiled(rules: Iterable[ClassRule], flags: int = 0) -> _Compiled:

@@ -58,41 +58,36 @@ class _Inputs:
     def shape(self, index: int) -> Dims:
         """Return the shape of an input; raise `_Unknown` if it is no tensor."""
         dims = self.dims[index] if index < len(self.dims) else None
-        if not isinstance(dims, list) or not 0 < len(dims) <= _MAX_RANK:
+        if not isinstance(dims, list):
             raise _Unknown
-        if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in dims):
-            raise _Unknown
+        _need(0 < len(dims) <= _MAX_RANK)
+        _need(*(type(size) is int and 0 <= size <= _MAX_SIZE for size in dims))
         return tuple(dims)
 
     def need_absent(self, *indices: int) -> None:
         """Raise `_Unknown` if one of these inputs, which describe sequence lengths, is given."""
-        if any(index < len(self.dims) and self.dims[index] != [] for index in indices):
-            raise _Unknown
+        _need(all(index >= len(self.dims) or self.dims[index] == [] for index in indices))
 
     def need_no_window(self, *indices: int) -> None:
         """Raise `_Unknown` if one of these inputs limits attention to a window."""
-        if any(self._text(index) not in {"", "-1", "None"} for index in indices):
-            raise _Unknown
+        _need(*(self._text(index) in {"", "-1", "None"} for index in indices))
 
     def flag(self, index: int) -> bool:
         """Return an input that is a bool; raise `_Unknown` if it is not recorded."""
         text = self._text(index)
-        if text not in {"True", "False"}:
-            raise _Unknown
+        _need(text in {"True", "False"})
         return text == "True"
 
     def number(self, index: int) -> int:
         """Return an input that is a whole number >= 0; raise `_Unknown` if it is not recorded."""
         text = self._text(index)
-        if not text.isdecimal():
-            raise _Unknown
+        _need(text.isdecimal())
         return int(text)
 
     def numbers(self, index: int, count: int) -> Dims:
         """Return a whole number per dimension, a single one repeated; else raise `_Unknown`."""
         parts = self._list(index)
-        if not all(part.isdecimal() for part in parts) or len(parts) not in {1, count}:
-            raise _Unknown
+        _need(len(parts) in {1, count}, *(part.isdecimal() for part in parts))
         found = tuple(int(part) for part in parts)
         _need(max(found) <= _MAX_SIZE)
         return found * (count // len(parts))
@@ -100,16 +95,14 @@ class _Inputs:
     def flags(self, index: int) -> tuple[bool, ...]:
         """Return an input that is a list of bools; raise `_Unknown` if it is not recorded."""
         parts = self._list(index)
-        if not all(part in {"True", "False"} for part in parts):
-            raise _Unknown
+        _need(*(part in {"True", "False"} for part in parts))
         return tuple(part == "True" for part in parts)
 
     def dtype(self, *indices: int) -> DType:
         """Return the tensors' element type; raise `_Unknown` if they differ or it is unknown."""
         kinds = [self.types[index] for index in indices if index < len(self.types)]
         found = {_DTYPES.get(each, DType.NONE) for each in kinds if isinstance(each, str)}
-        if len(kinds) != len(indices) or len(found) != 1 or DType.NONE in found:
-            raise _Unknown
+        _need(len(kinds) == len(indices), len(found) == 1, DType.NONE not in found)
         return found.pop()
 
     def _text(self, index: int) -> str:
@@ -118,8 +111,7 @@ class _Inputs:
 
     def _list(self, index: int) -> list[str]:
         text = self._text(index)
-        if not (text.startswith("[") and text.endswith("]")):
-            raise _Unknown
+        _need(text.startswith("["), text.endswith("]"))
         return [part.strip() for part in text[1:-1].split(",")]
 
 
@@ -129,17 +121,13 @@ def work_of(name: str, shapes: Shapes) -> Work | None:
     if counter is None:
         return None
     try:
-        return counter(_parsed(shapes))
+        dims, types, values = (
+            msgspec.json.decode(text or "[]", type=list[object])
+            for text in (shapes.dims, shapes.types, shapes.values)
+        )
+        return counter(_Inputs(dims=dims, types=types, values=values))
     except (_Unknown, ValueError, RecursionError):
         return None
-
-
-def _parsed(shapes: Shapes) -> _Inputs:
-    dims, types, values = (
-        msgspec.json.decode(text or "[]", type=list[object])
-        for text in (shapes.dims, shapes.types, shapes.values)
-    )
-    return _Inputs(dims=dims, types=types, values=values)
 
 
 def _need(*conditions: bool) -> None:
@@ -236,7 +224,7 @@ def _input_gradient(inputs: _Inputs) -> Work:
     return Work(flops=2.0 * prod(gradient) * prod(weight[1:]), dtype=inputs.dtype(1, 2))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Attention:
     """Counter of an attention operator's work: positions of its inputs, and their layout."""
 
@@ -284,12 +272,14 @@ _COUNTERS: Final[dict[str, Callable[[_Inputs], Work]]] = {
         ("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu"), _convolution(3, 4, 5)
     ),
     "aten::cudnn_convolution_add_relu": _convolution(5, 6, 7),
-    "aten::miopen_convolution": _convolution(4, 3, 5),
-    "aten::miopen_depthwise_convolution": _convolution(4, 3, 5),
-    "aten::mkldnn_convolution": _convolution(4, 3, 5),
-    "aten::_conv_depthwise2d": _convolution(4, 5, 6),
-    "aten::conv_depthwise3d": _convolution(4, 5, 6),
-    "aten::slow_conv_dilated2d": _convolution(4, 5, 6),
+    **dict.fromkeys(
+        (f"aten::{each}_convolution" for each in ("miopen", "miopen_depthwise", "mkldnn")),
+        _convolution(4, 3, 5),
+    ),
+    **dict.fromkeys(
+        ("aten::_conv_depthwise2d", "aten::conv_depthwise3d", "aten::slow_conv_dilated2d"),
+        _convolution(4, 5, 6),
+    ),
     **dict.fromkeys(
         ("aten::_slow_conv2d_forward", "aten::slow_conv3d_forward"), _convolution(4, 5, None)
     ),
@@ -299,35 +289,27 @@ _COUNTERS: Final[dict[str, Callable[[_Inputs], Work]]] = {
     "aten::convolution_backward": _convolution_backward(10, 7),
     "aten::_slow_conv2d_backward": _convolution_backward(6),
     "aten::cudnn_convolution_backward_input": _input_gradient,
-    "aten::_scaled_dot_product_flash_attention": _Attention(causal=4),
-    "aten::_scaled_dot_product_flash_attention_backward": _Attention(
-        causal=11, query=1, absent=(6, 7)
-    ),
+    "aten::_scaled_dot_product_flash_attention": _Attention(4),
+    "aten::_scaled_dot_product_flash_attention_backward": _Attention(11, 1, absent=(6, 7)),
     "aten::_flash_attention_forward": _Attention(
-        causal=8, heads=2, absent=(3, 4, 13, 15), windows=(11, 12)
+        8, heads=2, absent=(3, 4, 13, 15), windows=(11, 12)
     ),
-    "aten::_flash_attention_backward": _Attention(
-        causal=11, query=1, heads=2, absent=(6, 7), windows=(15, 16)
-    ),
-    "aten::_scaled_dot_product_efficient_attention": _Attention(causal=6),
-    "aten::_scaled_dot_product_efficient_attention_backward": _Attention(causal=11, query=1),
+    "aten::_flash_attention_backward": _Attention(11, 1, 2, absent=(6, 7), windows=(15, 16)),
+    "aten::_scaled_dot_product_efficient_attention": _Attention(6),
+    "aten::_scaled_dot_product_efficient_attention_backward": _Attention(11, 1),
     "aten::_efficient_attention_forward": _Attention(
-        causal=9, heads=2, by_type=True, absent=(4, 5, 12), windows=(13,)
+        9, heads=2, by_type=True, absent=(4, 5, 12), windows=(13,)
     ),
     "aten::_efficient_attention_backward": _Attention(
-        causal=14, query=1, heads=2, by_type=True, absent=(6, 7), windows=(18,)
+        14, 1, 2, by_type=True, absent=(6, 7), windows=(18,)
     ),
-    "aten::_scaled_dot_product_cudnn_attention": _Attention(causal=6),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(
-        causal=14, query=1, absent=(9, 10)
-    ),
-    "aten::_cudnn_attention_forward": _Attention(causal=10, absent=(4, 5)),
-    "aten::_cudnn_attention_backward": _Attention(causal=14, query=1, absent=(9, 10)),
-    "aten::_scaled_dot_product_fused_attention_overrideable": _Attention(causal=5),
-    "flash_attn::_flash_attn_forward": _Attention(causal=5, heads=2, windows=(6, 7)),
-    "flash_attn::_flash_attn_backward": _Attention(causal=11, query=1, heads=2, windows=(12, 13)),
-    "aiter::mha_fwd": _Attention(causal=5, heads=2, windows=(6, 7)),
-    "aiter::fmha_v3_fwd": _Attention(causal=5, heads=2, windows=(6, 7)),
-    "aiter::mha_bwd": _Attention(causal=8, query=1, heads=2, windows=(9, 10)),
-    "aiter::fmha_v3_bwd": _Attention(causal=8, query=1, heads=2, windows=(9, 10)),
+    "aten::_scaled_dot_product_cudnn_attention": _Attention(6),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(14, 1, absent=(9, 10)),
+    "aten::_cudnn_attention_forward": _Attention(10, absent=(4, 5)),
+    "aten::_cudnn_attention_backward": _Attention(14, 1, absent=(9, 10)),
+    "aten::_scaled_dot_product_fused_attention_overrideable": _Attention(5),
+    "flash_attn::_flash_attn_forward": _Attention(5, heads=2, windows=(6, 7)),
+    "flash_attn::_flash_attn_backward": _Attention(11, 1, 2, windows=(12, 13)),
+    **dict.fromkeys(("aiter::mha_fwd", "aiter::fmha_v3_fwd"), _Attention(5, 0, 2, windows=(6, 7))),
+    **dict.fromkeys(("aiter::mha_bwd", "aiter::fmha_v3_bwd"), _Attention(8, 1, 2, windows=(9, 10))),
 }

@@ -128,7 +128,7 @@ class ScannedArray(EventArray):
             self._take_scanned()
             source.go_on_at(position)
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: D102
         self._read_pending(final=True)
         self.truncated = self.tail is None and len(self._pending) > 0
 
@@ -202,7 +202,7 @@ class DecodedArray(EventArray):
     def read_file(self, source: TraceSource) -> None:
         """Do nothing: the text must be fed."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: D102
         if self.tail is None:
             text = self._pending.text()
             found = self._decoded(b"[" + text)

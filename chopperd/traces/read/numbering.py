@@ -95,10 +95,7 @@ def threads_of(threads: Iterable[tuple[Scalar, Scalar]]) -> Numbering[Thread]:
 
 def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective]:
     """Number collectives, sorted by their fields."""
-    raw = _columns(collectives, len(_COLLECTIVE))
-    columns = [_plainly(*each) for each in zip(raw, _COLLECTIVE.values(), strict=True)]
-    make: Callable[..., Collective] = Collective
-    return _by_parts(columns, lambda *parts: make(**dict(zip(_COLLECTIVE, parts, strict=True))))
+    return _by_fields(collectives, Collective, _COLLECTIVE)
 
 
 def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
@@ -115,10 +112,19 @@ def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
 
 def marks_of(marks: Iterable[MarkKey]) -> Numbering[GraphMark]:
     """Number the marks on kernels of graphs, sorted by their fields."""
-    columns = [_plainly(column, _text) for column in _columns(marks, 3)]
-    return _by_parts(
-        columns, lambda module, name, phase: GraphMark(module=module, name=name, phase=phase)
-    )
+    return _by_fields(marks, GraphMark, dict.fromkeys(("module", "name", "phase"), _text))
+
+
+def _by_fields(
+    keys: Iterable[Sequence[Scalar]],
+    make: Callable[..., PlainT],
+    plain: Mapping[str, Callable[[Scalar], Part]],
+) -> Numbering[PlainT]:
+    """Number values by their fields, given in order with the conversion of each."""
+    columns = [
+        _plainly(*each) for each in zip(_columns(keys, len(plain)), plain.values(), strict=True)
+    ]
+    return _by_parts(columns, lambda *parts: make(**dict(zip(plain, parts, strict=True))))
 
 
 def compacted(texts: Sequence[bytes]) -> list[str]:

@@ -18,6 +18,7 @@ from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, HolderKind
 from chopperd.model.arrays import Bools, Int32s, Int64s, Ints
 from chopperd.model.timeline import NO_HOLDERS, Holder, HostStacks, NoHolder
 from chopperd.model.trace import SpanKind, Trace
+from chopperd.traces.correlation_ids import processes
 from chopperd.traces.kernels.names import folded, is_user_frame, names_matching, used_names
 from chopperd.traces.timeline.nesting import Axis, Moments, Nesting
 
@@ -52,7 +53,7 @@ def host_stacks(trace: Trace, launches: Int64s, step_marks: Bools) -> HostStacks
     number, holders = _holders(things, _quiet(things, trace, launches), parent, inner, moments)
     if not things.in_file:
         number = np.full(len(number), NoHolder.NO_SPANS - len(NO_HOLDERS), np.int32)
-    process = _processes(trace)
+    process = processes(trace.threads)
     of_launch = process[trace.calls.thread[launches]]
     order = np.argsort(of_launch, kind="stable")
     return HostStacks(
@@ -66,12 +67,6 @@ def host_stacks(trace: Trace, launches: Int64s, step_marks: Bools) -> HostStacks
         launch_thread=trace.calls.thread[launches][order],
         holders=(*(Holder(name, "none") for name in NO_HOLDERS), *holders),
     )
-
-
-def _processes(trace: Trace) -> Int32s:
-    """Return the number of each thread's process: (threads,) int32."""
-    known: dict[int | str, int] = {}
-    return np.array([known.setdefault(pid, len(known)) for pid, _ in trace.threads], np.int32)
 
 
 class _Things:

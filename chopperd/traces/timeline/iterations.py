@@ -47,20 +47,16 @@ def iterations(trace: Trace, rows: Int64s, pattern: re.Pattern[str]) -> tuple[St
         if not apart or spans.start_ns[row] >= spans.end_ns[apart[-1]]:
             apart.append(row)
     names = [trace.names[spans.name[row]] for row in apart]
-    return tuple(
-        Step(
-            step=number,
-            start_ns=int(spans.start_ns[row]),
-            end_ns=int(spans.end_ns[row]),
-            markers=(
-                Marker(
-                    step=number, start_ns=int(spans.start_ns[row]), end_ns=int(spans.end_ns[row])
-                ),
-            ),
-            name=bounded(name),
+    steps = []
+    for row, name, number in zip(apart, names, _numbers(names, pattern), strict=True):
+        start_ns, end_ns = int(spans.start_ns[row]), int(spans.end_ns[row])
+        marker = Marker(step=number, start_ns=start_ns, end_ns=end_ns)
+        steps.append(
+            Step(
+                step=number, start_ns=start_ns, end_ns=end_ns, markers=(marker,), name=bounded(name)
+            )
         )
-        for row, name, number in zip(apart, names, _numbers(names, pattern), strict=True)
-    )
+    return tuple(steps)
 
 
 def _numbers(names: Sequence[str], pattern: re.Pattern[str]) -> Sequence[int]:
@@ -108,12 +104,11 @@ def repeating_annotation(trace: Trace) -> Repeating | None:
 def _marker(name: str) -> str:
     """Return an expression that finds names like this one, up to its first few numbers."""
     texts = _NUMBER.split(name[:_LONGEST_TEXT])
-    kept = [_escaped(text) for text in texts[: _MOST_NUMBERS + 1]]
+    kept = [
+        re.escape(text).replace("\\ ", " ").replace("\\#", "#")
+        for text in texts[: _MOST_NUMBERS + 1]
+    ]
     is_whole = len(kept) == len(texts) and len(name) <= _LONGEST_TEXT
     numbers = [r"(\d+)", *[r"\d+"] * _MOST_NUMBERS]
     found = "".join(text + number for text, number in zip(kept[:-1], numbers, strict=False))
     return f"^{found}{kept[-1]}{'$' if is_whole else ''}"
-
-
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("\\ ", " ").replace("\\#", "#")

@@ -15,6 +15,7 @@ from chopperd.correlate.intervals import places
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.timeline import ACCUMULATION_IRREGULAR, Marker, Step, StepSource
 from chopperd.model.trace import Trace
+from chopperd.traces.correlation_ids import Threads
 from chopperd.traces.kernels.names import names_matching
 from chopperd.traces.timeline.iterations import ENGINE_ITERATION, iterations, marked_rows
 
@@ -27,7 +28,6 @@ TRACE_ENDS: Final = "trace_ends"
 ACCUMULATION_INCOMPLETE: Final = "accumulation_incomplete"
 OPTIMIZER_MISSING: Final = "optimizer_missing"
 
-Threads: TypeAlias = Sequence[tuple[int | str, int | str]]
 Pid: TypeAlias = int | str | None
 
 
