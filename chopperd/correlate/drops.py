@@ -1,13 +1,10 @@
 """Find drops of one GPU's busy clock in its live samples, as they come in.
 
 A drop begins where the mean over a window (1 s, one step, 5 samples, the longest of these) is more
-than 5 % below the median of such means over the last minute; that median is then its reference
-until it ends. Means and not single samples are the reference since a clock that swings with the
-phases of a step has a median sample far from its mean. Where the means themselves swing, a drop
-must also lie well outside their spread.
-
-Idle time does not count. A pause inside a drop does not end it, but after a minute without a busy
-sample nobody knows what the clock did meanwhile, and another job may run: it is `interrupted`.
+than 5 % below the median of such means over the last minute, and well outside their spread; that
+median is then its reference until it ends. (A clock that swings with the phases of a step has a
+median sample far from its mean.) Idle time does not count. A pause inside a drop does not end it,
+but after a minute without a busy sample it is `interrupted`: nobody knows what the clock did.
 
 Source: DESIGN.md section 2, "Drops".
 """
@@ -29,7 +26,7 @@ from chopperd.model.kinds import CAUSES
 from chopperd.units import NS_PER_S, seconds_from_ns
 
 
-class TrailingMeans:
+class _TrailingMeans:
     """Mean clocks over the windows of the last minute, also sorted: their median costs little."""
 
     def __init__(self) -> None:
@@ -38,12 +35,10 @@ class TrailingMeans:
         self._ordered_mhz: list[float] = []
 
     def add(self, end_ns: int, mhz: float, busy_s: float) -> None:
-        """Add the mean of a window that ended after the others and has `busy_s` more busy time."""
         self._means.append((end_ns, mhz, busy_s))
         insort(self._ordered_mhz, mhz)
 
     def drop_before(self, oldest_ns: float) -> None:
-        """Remove the means of windows that ended before `oldest_ns`."""
         while self._means and self._means[0][0] < oldest_ns:
             gone_mhz = self._means.popleft()[1]
             del self._ordered_mhz[bisect_left(self._ordered_mhz, gone_mhz)]
@@ -53,23 +48,19 @@ class TrailingMeans:
         self._means = deque((end_ns + by_ns, mhz, busy_s) for end_ns, mhz, busy_s in self._means)
 
     def clear(self) -> None:
-        """Remove all means."""
         self._means.clear()
         self._ordered_mhz.clear()
 
     def median_mhz(self) -> float:
-        """Return the median of the means in MHz; 0 without any."""
         ordered = self._ordered_mhz
         if not ordered:
             return 0.0
         return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
     def busy_s(self) -> float:
-        """Return the busy time that the means represent, in seconds."""
         return sum(busy_s for _, _, busy_s in self._means)
 
     def deviation_mhz(self) -> float:
-        """Return the standard deviation of the means in MHz; there must be at least one."""
         return float(np.std(self._ordered_mhz))
 
 
@@ -161,7 +152,7 @@ class DropDetector:
         self._window_s = max(self._rules.window_s, self._rules.step_s) - _ROUNDING_S
         self._cutter = SlotCutter()
         self._window: deque[ClockSlot] = deque()
-        self._means = TrailingMeans()
+        self._means = _TrailingMeans()
         self._open: _Open | None = None
 
     def add(self, samples: ClockSamples) -> list[ClockDrop]:

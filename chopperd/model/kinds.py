@@ -10,7 +10,16 @@ if TYPE_CHECKING:
 # The closed set of kernel classes and how they group into compute, communication and copy.
 
 
-class KernelClass(IntEnum):
+class Labelled(IntEnum):
+    """Codes in a column, published by their names in lower case."""
+
+    @property
+    def label(self) -> str:
+        """Return the published name: the member name in lower case."""
+        return self.name.lower()
+
+
+class KernelClass(Labelled):
     """Class of a device record, by what it does; the value is its code in an int8 column.
 
     `FUSED_COMM` is a GEMM fused with communication and `COMM_PACK` a copy of FSDP into or out of
@@ -31,11 +40,6 @@ class KernelClass(IntEnum):
     MEMSET = 11
     OTHER = 12
 
-    @property
-    def label(self) -> str:
-        """Return the published name: the member name in lower case."""
-        return self.name.lower()
-
 
 KERNEL_CLASSES: Final = tuple(KernelClass)
 COMM_CLASSES: Final = frozenset({KernelClass.COMM})
@@ -43,7 +47,7 @@ COPY_CLASSES: Final = frozenset({KernelClass.MEMCPY, KernelClass.MEMSET})
 COMPUTE_CLASSES: Final = frozenset(KERNEL_CLASSES) - COMM_CLASSES - COPY_CLASSES
 
 
-class CopyDirection(IntEnum):
+class CopyDirection(Labelled):
     """Direction of a copy; the value is its code in an int8 column and its precedence."""
 
     NONE = -1
@@ -52,16 +56,11 @@ class CopyDirection(IntEnum):
     D2D = 2
     MEMSET = 3
 
-    @property
-    def label(self) -> str:
-        """Return the published name: the member name in lower case."""
-        return self.name.lower()
-
 
 # The closed set of causes of a low clock, and their bit in a sample's `causes` column.
 
 
-class Cause(IntEnum):
+class Cause(Labelled):
     """Why the clock was below its reference; the value is the bit's position in a sample.
 
     `UNEXPLAINED`: no limit was reported although the driver was asked; `UNKNOWN`: limits could
@@ -81,11 +80,6 @@ class Cause(IntEnum):
 
     # Enum hashes by name in Python; sets and maps of causes are built for each sample.
     __hash__ = int.__hash__
-
-    @property
-    def label(self) -> str:
-        """Return the name used in files, documents and metrics: the member name in lower case."""
-        return self.name.lower()
 
     @property
     def bit(self) -> int:

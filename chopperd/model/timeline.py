@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from chopperd.model.answers import HolderKind
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
+from chopperd.model.kinds import Labelled
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_US
 
@@ -27,18 +28,13 @@ class StepSource(StrEnum):
     NONE = "none"
 
 
-class Phase(IntEnum):
+class Phase(Labelled):
     """The part of a step that launched a record; the value is its code in an int8 column."""
 
     UNKNOWN = -1
     FORWARD = 0
     BACKWARD = 1
     OPTIMIZER = 2
-
-    @property
-    def label(self) -> str:
-        """The phase's name in lower case, as reports write it."""
-        return self.name.lower()
 
 
 #: Labels of the known phases, indexed by a phase's code.

@@ -74,8 +74,9 @@ def is_rank_twice(one: RunIdentity, other: RunIdentity) -> bool:
     """Whether two traces claim one rank for the same time or step; cycles of one process do not."""
     if one.rank is None or one.rank != other.rank:
         return False
-    timed, numbered = _known_time(one) and _known_time(other), bool(one.steps and other.steps)
-    if _overlap(one, other) or not (timed or numbered):
+    timed = None not in (one.begin_unix_ns, other.begin_unix_ns)
+    numbered = bool(one.steps and other.steps)
+    if _gap_ns(one, other) == 0 or not (timed or numbered):
         return True
     return _share_steps(one, other)
 
@@ -101,7 +102,7 @@ def _differences(one: RunIdentity, other: RunIdentity) -> Iterator[str]:
         yield f"it communicates by {one.backend}, not {other.backend}"
     if _groups_differ(one, other):
         yield "its process groups have other ranks"
-    gap_ns = _gap_ns(one, other)
+    gap_ns = _gap_ns(one, other) or 0
     if gap_ns > _FAR_NS:
         yield f"it was traced {gap_ns / (3600 * NS_PER_S):.0f} hours apart"
     if _share_steps(one, other) and gap_ns > _SAME_STEP_NS:
@@ -110,10 +111,11 @@ def _differences(one: RunIdentity, other: RunIdentity) -> Iterator[str]:
         yield f"both are rank {one.rank}"
 
 
-def _gap_ns(one: RunIdentity, other: RunIdentity) -> int:
+def _gap_ns(one: RunIdentity, other: RunIdentity) -> int | None:
+    """Return the ns between two traces, 0 where they overlap or touch; None if not known."""
     begins, ends = (one.begin_unix_ns, other.begin_unix_ns), (one.end_unix_ns, other.end_unix_ns)
     known = [(b, e) for b, e in zip(begins, ends, strict=True) if b is not None and e is not None]
-    return max(max(b for b, _ in known) - min(e for _, e in known), 0) if len(known) == 2 else 0
+    return max(max(b for b, _ in known) - min(e for _, e in known), 0) if len(known) == 2 else None
 
 
 def _share_steps(one: RunIdentity, other: RunIdentity) -> bool:
@@ -153,7 +155,7 @@ def _meet(one: RunIdentity, other: RunIdentity, *, is_named: bool) -> bool:
         return True
     if not is_named and None in (one.rank, other.rank) and not one.run:
         return False
-    return _overlap(one, other) or not (_known_time(one) or _known_time(other))
+    return _gap_ns(one, other) == 0 or one.begin_unix_ns is other.begin_unix_ns is None
 
 
 def _distance(one: RunIdentity, other: RunIdentity) -> tuple[float, int]:
@@ -184,14 +186,3 @@ def _step_at(trace: RunIdentity, t_unix_ns: int) -> float:
     origin_ns = trace.steps[0][1]
     starts_ns = [start_ns - origin_ns for _, start_ns in trace.steps]
     return float(np.interp(t_unix_ns - origin_ns, starts_ns, [step for step, _ in trace.steps]))
-
-
-def _known_time(trace: RunIdentity) -> bool:
-    return trace.begin_unix_ns is not None
-
-
-def _overlap(one: RunIdentity, other: RunIdentity) -> bool:
-    """Whether two traces overlap in time or touch; False where a time is not known."""
-    begins, ends = (one.begin_unix_ns, other.begin_unix_ns), (one.end_unix_ns, other.end_unix_ns)
-    known = [(b, e) for b, e in zip(begins, ends, strict=True) if b is not None and e is not None]
-    return len(known) == 2 and max(b for b, _ in known) <= min(e for _, e in known)

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from chopperd.model.run import ProcessGroup
 from chopperd.model.trace import DeviceNumbers, RecordKind, Trace, TraceDevice, TraceMeta
 from chopperd.traces.read.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
-from chopperd.traces.read.json_text import NO_TEXT, Fault, Refusal, first_value, repaired
+from chopperd.traces.read.json_text import NO_TEXT, Fault, Refusal, ValueT, first_value, repaired
 from chopperd.traces.read.rows import ABSENT, integer
 
 #: Kineto on roctracer records this call; on rocprofiler-sdk it leaves it out.
@@ -95,22 +95,20 @@ def _values(texts: Texts) -> Mapping[str, object]:
 
 def _value(text: bytes) -> object:
     """Decode a value, numbers with a point as floats; None if it is too long or can't be read."""
-    if len(text) > _LONG_BYTES:
-        return None
-    found = first_value(_PLAIN, memoryview(text))
-    if isinstance(found, Refusal):
-        found = first_value(_PLAIN, memoryview(repaired(text)))
-    return None if isinstance(found, Refusal) else found[0]
+    return None if len(text) > _LONG_BYTES else _decoded(_PLAIN, text)
 
 
 def _job(text: bytes) -> object:
-    found = first_value(_JOBS, memoryview(text))
-    if isinstance(found, Refusal):
-        found = first_value(_JOBS, memoryview(repaired(text)))
-    if isinstance(found, Refusal):
-        return None
-    members = msgspec.structs.asdict(found[0])
+    found = _decoded(_JOBS, text)
+    members = msgspec.structs.asdict(found) if found is not None else {}
     return {key: _value(bytes(member)) for key, member in members.items() if member}
+
+
+def _decoded(decoder: "msgspec.json.Decoder[ValueT]", text: bytes) -> ValueT | None:
+    found = first_value(decoder, memoryview(text))
+    if isinstance(found, Refusal):
+        found = first_value(decoder, memoryview(repaired(text)))
+    return None if isinstance(found, Refusal) else found[0]
 
 
 def trace_meta(
