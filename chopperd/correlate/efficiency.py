@@ -19,9 +19,9 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.integrals import ClockPieces
-from chopperd.correlate.groups import Sums, SumsOf
+from chopperd.correlate.groups import SumsOf
 from chopperd.correlate.intervals import lengths_ns
-from chopperd.correlate.waterfall import RowSums, is_class
+from chopperd.correlate.waterfall import RowSums, Sums, is_class
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.kinds import COMPUTE_CLASSES, KernelClass
 from chopperd.model.spec import DType, GpuSpec, peak_of

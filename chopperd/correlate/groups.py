@@ -5,15 +5,15 @@ up first, so that a grouping sums hundreds of rows instead of millions of record
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Final, Protocol, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from chopperd.correlate.clock.integrals import AtOnce, ClockPieces
 from chopperd.correlate.clock.precision import Z_95
 from chopperd.correlate.intervals import places_of_spans
-from chopperd.correlate.waterfall import is_class
+from chopperd.correlate.waterfall import Sums, is_class
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import DeviceTimeline
@@ -32,6 +32,14 @@ _COUNTED_RANGE: Final = 4
 _SMALL_RANGE: Final = 65_536
 
 
+def _none() -> Int64s:
+    return np.empty(0, np.int64)
+
+
+def _nothing() -> Float64s:
+    return np.empty(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFigures:
     """Figures of n records of a device, or of n groups of them, that add up over a group.
@@ -42,64 +50,37 @@ class RecordFigures:
 
     duration_ns: Int64s | Float64s  # (n,)
     samples: Int64s | Float64s  # (n,) clock samples that fell into it
-    count: Int64s | None  # (n,) records; None: one each
-    compute: Int64s  # (m,) which records
-    covered_ns: Float64s  # (m,) time covered by samples
-    cycles: Float64s  # (m,) integral of the clock over that, MHz ns
-    shared_ns: Float64s  # (m,) covered time; of k kernels that run at once, each has 1/k
-    lost: Float64s  # (m,) integral of max(0, f_ref - f), shared likewise, MHz ns
-    own: Int64s  # (k,) which records
-    own_count: Int64s | Float64s  # (k,) samples
-    own_mhz: Float64s  # (k,) sum of their clocks
-    below_mhz: Float64s  # (k,) sum of max(0, f_ref - f) over them
-    below_square: Float64s  # (k,) sum of its squares
-    reference_mhz: float | None  # f_ref; None if unknown: then nothing is lost or below
-
-    @classmethod
-    def without_clock(cls, duration_ns: Int64s, samples: Int64s) -> "RecordFigures":
-        """Build the figures of records of which no clock is known."""
-        none, nothing = np.empty(0, np.int64), np.empty(0)
-        return cls(
-            duration_ns=duration_ns,
-            samples=samples,
-            count=None,
-            compute=none,
-            covered_ns=nothing,
-            cycles=nothing,
-            shared_ns=nothing,
-            lost=nothing,
-            own=none,
-            own_count=none,
-            own_mhz=nothing,
-            below_mhz=nothing,
-            below_square=nothing,
-            reference_mhz=None,
-        )
+    count: Int64s | None = None  # (n,) records; None: one each
+    compute: Int64s = field(default_factory=_none)  # (m,) which records
+    covered_ns: Float64s = field(default_factory=_nothing)  # (m,) time covered by samples
+    # (m,) integral of the clock over that, MHz ns
+    cycles: Float64s = field(default_factory=_nothing)
+    # (m,) covered time; of k kernels that run at once, each has 1/k
+    shared_ns: Float64s = field(default_factory=_nothing)
+    # (m,) integral of max(0, f_ref - f), shared likewise, MHz ns
+    lost: Float64s = field(default_factory=_nothing)
+    own: Int64s = field(default_factory=_none)  # (k,) which records
+    own_count: Int64s | Float64s = field(default_factory=_none)  # (k,) samples
+    own_mhz: Float64s = field(default_factory=_nothing)  # (k,) sum of their clocks
+    below_mhz: Float64s = field(default_factory=_nothing)  # (k,) sum of max(0, f_ref - f) over them
+    below_square: Float64s = field(default_factory=_nothing)  # (k,) sum of its squares
+    reference_mhz: float | None = None  # f_ref; None if unknown: then nothing is lost or below
 
     def summed(self, group: Int64s, count: int) -> "RecordFigures":
         """Sum the figures over each of `count` groups, given each record's group: (n,) int64."""
-        of_compute, of_own = group.take(self.compute), group.take(self.own)
-
-        def sums(which: Int64s, values: Int64s | Float64s) -> Float64s:
-            return np.bincount(which, values, count).astype(np.float64, copy=False)
-
+        sums = {
+            name: np.bincount(which, getattr(self, name), count).astype(np.float64, copy=False)
+            for which, names in (
+                (group, ("duration_ns", "samples")),
+                (group.take(self.compute), ("covered_ns", "cycles", "shared_ns", "lost")),
+                (group.take(self.own), ("own_count", "own_mhz", "below_mhz", "below_square")),
+            )
+            for name in names
+        }
         every = np.arange(count)
-        return RecordFigures(
-            duration_ns=sums(group, self.duration_ns),
-            samples=sums(group, self.samples),
-            count=np.bincount(group, self.count, count).astype(np.int64),
-            compute=every,
-            covered_ns=sums(of_compute, self.covered_ns),
-            cycles=sums(of_compute, self.cycles),
-            shared_ns=sums(of_compute, self.shared_ns),
-            lost=sums(of_compute, self.lost),
-            own=every,
-            own_count=sums(of_own, self.own_count),
-            own_mhz=sums(of_own, self.own_mhz),
-            below_mhz=sums(of_own, self.below_mhz),
-            below_square=sums(of_own, self.below_square),
-            reference_mhz=self.reference_mhz,
-        )
+        records = np.bincount(group, self.count, count).astype(np.int64)
+        changed: Callable[..., RecordFigures] = replace
+        return changed(self, count=records, compute=every, own=every, **sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +129,7 @@ def record_figures(
     hits -= first
     duration_ns = timeline.end_ns - timeline.start_ns
     if pieces is None:
-        return RecordFigures.without_clock(duration_ns, hits)
+        return RecordFigures(duration_ns=duration_ns, samples=hits)
     compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
     start, end = timeline.start_ns.take(compute), timeline.end_ns.take(compute)
     spans = pieces.locate_spans(start, end)
@@ -281,20 +262,10 @@ def places_in(totals: GroupTotals, column: Int32s | Int8s) -> Int64s:
     return table[column]
 
 
-class Sums(Protocol):
-    """Sums of values, (n,) each, of some records by row or by group, (r,)."""
-
-    def of(self, values: Int64s | Float64s) -> Float64s:
-        """Sum the values of each row's records."""
-
-    def whole(self, values: Int64s) -> Int64s:
-        """Sum integers."""
-
-
 SumsOf: TypeAlias = Callable[[Int64s], Sums]  # over the records at some indices, (n,) int64
 
 
-class GroupSums:
+class GroupSums(Sums):
     """Sums over the records at some indices for each of `count` groups, given each record's."""
 
     def __init__(self, group: Int64s, count: int, records: Int64s) -> None:
@@ -304,10 +275,6 @@ class GroupSums:
     def of(self, values: Int64s | Float64s) -> Float64s:
         """Sum the values, (n,), of each group's records: (g,) float64."""
         return np.bincount(self._group, values, self._count)[1:].astype(np.float64, copy=False)
-
-    def whole(self, values: Int64s) -> Int64s:
-        """Sum integers, (n,), of each group's records: (g,) int64."""
-        return np.rint(self.of(values)).astype(np.int64)
 
 
 def _distinct(column: Int32s | Int8s | Int64s) -> tuple[Int64s, Int64s, Int64s]:

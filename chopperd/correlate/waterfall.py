@@ -4,6 +4,7 @@ The masks of one device are disjoint where the waterfall needs them to be; windo
 them by cumulative length, so that the rows of a window sum to its length exactly.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -315,7 +316,19 @@ def phase_busy_ns(timeline: DeviceTimeline, windows: Windows) -> Mapping[Phase, 
     return found
 
 
-class RowSums:
+class Sums(ABC):
+    """Sums of values, (n,) each, of some records by row or by group, (r,)."""
+
+    @abstractmethod
+    def of(self, values: Int64s | Float64s) -> Float64s:
+        """Sum the values of each row's records."""
+
+    def whole(self, values: Int64s) -> Int64s:
+        """Sum integers."""
+        return np.rint(self.of(values)).astype(np.int64)
+
+
+class RowSums(Sums):
     """Sums over some records of a device for each row, (r,).
 
     Rows are the steps of the device's windows, each with the records that it launched, whenever
@@ -337,10 +350,6 @@ class RowSums:
         of_runs = np.add.reduceat(values, self._first)
         of_rows = np.bincount(self._place, of_runs, self._place_count)[1:]
         return np.append(of_rows, values.sum()).astype(np.float64, copy=False)
-
-    def whole(self, values: Int64s) -> Int64s:
-        """Sum integers, (n,), of each row's records: (r,) int64."""
-        return np.rint(self.of(values)).astype(np.int64)
 
     def apart(self, key: Int64s, key_count: int, values: Int64s | None = None) -> Int64s:
         """Sum each row's records separately by key: (r, key_count) int64.

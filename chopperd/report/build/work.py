@@ -168,7 +168,7 @@ def _contention(found: ContentionTotals | None, index: int | None) -> Contention
 def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None) -> HostTime:
     """Sum the operators' time on the host by operation, layer, phase and annotation."""
     no_samples = np.zeros(len(work.own_ns), np.int64)
-    own = RecordFigures.without_clock(work.own_ns, no_samples)
+    own = RecordFigures(duration_ns=work.own_ns, samples=no_samples)
 
     def parts(column: Int32s | Int8s, names: Sequence[str]) -> tuple[HostPart, ...]:
         totals = group_totals(column, own)
