@@ -76,10 +76,8 @@ def placed_lag(
     """Measure the lag of the clock: coarsely over seconds, then finely where it fits best.
 
     A lag beyond `MAX_LAG_NS` means another time axis, not a late sensor. Where steps repeat so
-    evenly that lags a step apart fit alike, the lag nearest to 0 is returned.
-
-    `t_ns`: (n,), sample times as taken, rising. `clock_mhz`: (n,), no NaN. `max_gap_ns`: neighbours
-    further apart are no pair. `instant`: the sensor is known to average over no time.
+    evenly that lags a step apart fit alike, the lag nearest to 0 is returned. Arguments are as of
+    `measure_lag`.
     """
     distant_ns = _distant_lag_ns(t_ns, clock_mhz, compute, max_gap_ns)
     if distant_ns is None:
@@ -168,8 +166,7 @@ def _distant_lag_ns(
 def _pairs(t_ns: Int64s, max_gap_ns: int) -> tuple[Int64s, Int64s]:
     """Pair samples with the next at least `_APART_NS` later; return the indices of both.
 
-    At most `_MOST_PAIRS`, and only of samples of the first ten minutes or so: more would add
-    little, and take long to compare.
+    At most `_MOST_PAIRS`, of samples of the first ten minutes or so.
     """
     if len(t_ns):
         t_ns = t_ns[: np.searchsorted(t_ns, t_ns[0] + _MOST_CELLS * _CELL_NS)]
@@ -183,12 +180,10 @@ def _pairs(t_ns: Int64s, max_gap_ns: int) -> tuple[Int64s, Int64s]:
 def _agreement(
     first_ns: Int64s, second_ns: Int64s, change: Float64s, compute: Intervals, lags_ns: Int64s
 ) -> tuple[Float64s, Int64s]:
-    """Sum (change x model, model^2, change^2) by lag and block, and count pairs by lag.
+    """Sum (change x model, model^2, change^2) by lag and block, (l, b, 3); count pairs by lag.
 
     The model is the change of the share of time in compute; pairs that a lag moves out of the
     traced time are left out.
-
-    Returns (l, `_BLOCKS`, 3) float64 and (l,) int64.
     """
     base_ns = max(int(compute.start_ns[0]), int(first_ns[0]) - _SEARCHED_NS)
     end_ns = min(int(compute.end_ns[-1]), int(second_ns[-1]) + _SEARCHED_NS)
@@ -212,10 +207,7 @@ def _agreement(
 
 
 def _explained_share(sums: Float64s, counts: Int64s) -> Float64s:
-    """Compute the share of squared changes that the best multiple of the model explains, (l,).
-
-    It is 0 where a lag has fewer than `_MIN_PAIRS` pairs.
-    """
+    """Compute the share of squared changes that the best multiple of the model explains, (l,)."""
     whole = sums[:, 1] * sums[:, 2]
     return np.divide(
         sums[:, 0] ** 2, whole, out=np.zeros(len(whole)), where=(whole > 0) & (counts >= _MIN_PAIRS)
@@ -232,8 +224,8 @@ def _explained_by_block(sums: Float64s) -> Float64s:
 def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> str | None:
     """Return "idle" or "busy" if samples show that for most of the time against the trace; or None.
 
-    Each sample is compared with the trace in the second before it, as activity is a mean over up to
-    that. Samples in whose second the trace may lack work, or has not begun, do not count.
+    Each sample is compared with the trace in the second before it, as activity is a mean over that.
+    Samples in whose second the trace may lack work, or has not begun, do not count.
     """
     if not len(busy):
         return None
@@ -257,9 +249,8 @@ def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:
 def _states(samples: GpuSamples) -> tuple[Float64s, Float64s, float]:
     """Return whether each sample shows idle, and busy (1, 0; NaN unknown), and a least busy share.
 
-    That share is what of a second the trace must be busy to contradict an idle sample. If activity
-    is known, neither the idle bit nor the power is used. Small kernels with gaps take little power
-    and may set the bit: by these the trace must be busy nearly all the time.
+    That share is what of a second the trace must be busy to contradict an idle sample: nearly all
+    where activity is not known, as small kernels take little power and may set the idle bit.
     """
     limit_w = samples.gpu.power_limit_w
     if np.isfinite(samples.activity_ratio).any():
@@ -279,6 +270,6 @@ def _known(shows: Bools, value: Float64s) -> Float64s:
 
 
 def _mostly(shows: Float64s) -> bool:
-    """Whether more than half of the values that are not NaN are 1, given `_MIN_SAMPLES` of them."""
+    """Whether of at least `_MIN_SAMPLES` known values more than half are 1."""
     known = shows[np.isfinite(shows)]
     return len(known) >= _MIN_SAMPLES and float(known.mean()) > _CONTRADICTED_SHARE

@@ -62,9 +62,8 @@ def bit_shares(causes: Int64s) -> Float64s:
 class EndShares:
     """Share of each cause in the loss at the two samples that a piece's line joins, (m, causes).
 
-    Each end has its own deficit by its own causes. The counted time of a cause with a counter is
-    split over the ends, so that a row of one end may sum to more or less than 1; over a window the
-    causes are scaled to its loss. Each cause's column is contiguous in memory.
+    A counted cause's time is split over the ends, so that a row of one end may not sum to 1; over a
+    window the causes are scaled to its loss. Each cause's column is contiguous in memory.
     """
 
     left: Float64s
@@ -97,13 +96,12 @@ def end_shares(
     The reason bits of the samples that the piece's line joins decide. Where the driver's cumulative
     counters moved by at least 5 % of the piece's length, a cause that is counted has the time that
     its counter rose by, at the ends that name it (at both where neither does), and the bits split
-    the rest.
+    the rest. A piece with a cause at one end alone goes by its counter however little that rose
+    there, if it counts in a piece next to this one. Where no sample has a reason, counters name
+    them.
 
-    A piece with a cause at one end alone goes by that cause's counter however little it rose there,
-    if it counts in a piece next to this one. Where no sample has a reason, counters name them.
-
-    `clock`: m pieces over n = m + 1 samples. `causes`: (n,) bit sets at the samples. `limited_ns`:
-    (n,) cumulative counters by cause; NaN where not read.
+    `clock`: m pieces over n = m + 1 samples. `causes`: (n,) bit sets. `limited_ns`: (n,) cumulative
+    counters by cause; NaN where not read.
 
     Source: DESIGN.md section 2, "Cause".
     """
@@ -159,9 +157,8 @@ def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
     """Split a counter's time over the ends that name its cause, as shares of half a piece.
 
     Between two reads of the counter its rise belongs to the ends that name the cause there, up to
-    twice their time; what is beyond, or where none does, is spread evenly.
-
-    `counter`: (n,), NaN where not read. `named`: of the left and the right ends, (m,).
+    twice their time; what is beyond, or where none does, is spread evenly. `counter`: (n,), NaN
+    where not read. `named`: of the left and the right ends, (m,).
     """
     read = np.flatnonzero(np.isfinite(counter))
     interval = np.searchsorted(read, np.arange(len(t_ns) - 1), "right") - 1
@@ -186,8 +183,8 @@ def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
 def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> Float64s:
     """Compute what fraction of outranked causes' counted time hardware protections leave, (m,).
 
-    `risen_ns`: (m, causes), what the counters rose by. `length_ns`: (m,), the pieces' lengths.
-    `held`: (m,), whether a protection is set at both ends of a piece.
+    `risen_ns`: (m, causes), what the counters rose by. `held`: (m,), whether a protection is set at
+    both ends of a piece.
     """
     above_ns, below_ns = (risen_ns[:, list(some)].sum(axis=1) for some in (PROTECTIONS, OUTRANKED))
     room_ns = np.where(above_ns > 0, np.maximum(length_ns - above_ns, 0.0), below_ns)
@@ -200,13 +197,10 @@ def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> 
 def _count_in(
     shares: EndShares, counted: Mapping[Cause, _Counted], some: Bools, over: Float64s
 ) -> None:
-    """Replace the shares of some pieces, in place, by what was counted; the bits split the rest.
+    """Replace the shares of `some` pieces, in place, by what was counted; the bits split the rest.
 
-    The rest goes to causes without a counter there, where one is in force or none at all, else by
-    the bits as they are.
-
-    `some`: (m,), the pieces that go by counters. `over`: (m,), by how much more than a piece's
-    length was counted in it.
+    That goes to causes without a counter there, where one is in force or none at all, else by the
+    bits. `over`: (m,), by how much more than a piece's length was counted in it.
     """
     none = np.zeros(len(some))
     time = sum(((each.left + each.right) / 2 for each in counted.values()), none) / over
@@ -240,9 +234,8 @@ def _columns(count: int) -> Float64s:
 def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Float64s:
     """Compute by how many ns each counter rose between neighbouring samples: (m, causes) float64.
 
-    Counters not read at every sample are taken as linear between the reads; a counter that fell
-    (driver reload), or rose by more than time passed, adds nothing there, and outside its first and
-    last read nothing either.
+    Between reads it is taken as linear; a counter that fell, or rose by more than time passed, adds
+    nothing there, nor does it outside its first and last read.
     """
     rise = _columns(max(len(t_ns) - 1, 0))
     for cause, counter in limited_ns.items():
@@ -268,8 +261,6 @@ def edge_weights(
 
     On the line that a piece is part of, the loss of a cause is linear from its part of the left
     sample's deficit to its part of the right sample's.
-
-    `shares`: shares at the two samples that each piece's line joins.
     """
     edges_ns = clock.edges_ns
     start_ns = edges_ns[clock.left_sample]
@@ -305,12 +296,9 @@ def named_by_counters(
 ) -> dict[Cause, Bools]:
     """Find the samples at which each cause was in force by its counter: (n,) bool for each cause.
 
-    A cause is in force at the samples on both sides of which its counter rose, by more than any
-    other cause's and by more than the time that no cause counted. At the first and the last sample
-    one side decides. The result is empty if no counter rose.
-
-    `risen_ns`: (m, causes), what the counters rose by between n = m + 1 samples. `length_ns`: (m,),
-    time between these samples.
+    It is in force where on both sides its counter rose by more than any other cause's and by more
+    than the time that no cause counted; at the ends one side decides. Empty if no counter rose.
+    `risen_ns`: (m, causes), what the counters rose by between n = m + 1 samples.
     """
     if not risen_ns.any():
         return {}

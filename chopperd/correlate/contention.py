@@ -71,20 +71,18 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
 
     The factor is the median duration of the kernels with at least the median overlap over that of
     the tenth with the least (and all with no more overlap than those). Overlap of a kernel is the
-    share of its duration in which communication runs.
+    share of its duration in which communication runs. It is NaN where kernels of a family are shown
+    to differ in size: durations within one of the two sets differ much, or the interval would lie
+    below 1.
 
-    Kernels of one family may differ in size, which a trace need not show; then the factor is not
-    communication's doing. The factor is NaN where that shows: where the durations within one of
-    the two sets differ much, or the interval would lie below 1.
-
-    A kernel that happens to be longer is likelier to be met by communication, so that there is a
-    factor above 1 where communication costs nothing: by up to exp(s^2), s being the deviation of
-    the logarithm of durations. The lower end of the interval is divided by that.
+    A longer kernel is likelier to be met by communication, which gives a factor of up to exp(s^2)
+    where communication costs nothing, s being the deviation of the logarithm of durations: the
+    lower end of the interval is divided by that.
 
     Source: DESIGN.md section 2. Interval: Price and Bonett, "Distribution-free confidence intervals
-        for difference and ratio of medians", J. Stat. Comput. Simul. 72 (2002), which takes the
-        kernels as independent and their durations as of any distribution. Lengths that are met
-        with a chance in proportion to them: their median is exp(s^2) times as long, if log-normal.
+    for difference and ratio of medians", J. Stat. Comput. Simul. 72 (2002), which takes the kernels
+    as independent. Lengths met with a chance in proportion to them: their median is exp(s^2) times
+    as long, if log-normal.
     """
     if not len(comm):
         return None
@@ -140,10 +138,7 @@ def _by_overlap(timeline: DeviceTimeline, comm: Intervals) -> _Kernels:
 
 
 def _order(family: Int32s, overlap_ratio: Float64s) -> Int64s:
-    """Return the indices that sort by family, then by overlap, then as given: (n,) int64.
-
-    Most kernels have no overlap, and need not be compared.
-    """
+    """Return the indices that sort by family, then overlap (most: none), then as given."""
     overlaps = overlap_ratio > 0
     groups = 2 * family.astype(np.int64) + overlaps
     if int(groups.max(initial=0)) <= _MOST_INT16:
@@ -191,10 +186,10 @@ def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
 def _rank_and_z(count: int) -> tuple[int, float]:
     """Return the rank from either end of the values that bound the median, and their distance.
 
-    The distance of each bound from the median is in standard errors of the median.
+    That is in standard errors of the median.
 
     Source: Price and Bonett (2002): rank (n + 1) / 2 - sqrt(n), and the normal quantile of the
-        binomial chance that fewer than `rank` of n values lie below the median.
+    binomial chance that fewer than `rank` of n values lie below the median.
     """
     rank = max(round((count + 1) / 2 - sqrt(count)), 1)
     if count > _EXACT_COUNT:
@@ -206,12 +201,11 @@ def _rank_and_z(count: int) -> tuple[int, float]:
 def _e50_e0(kernels: _Kernels) -> Float64s:
     """Compute Chopper's overlap overhead E50 / E0 of each family: (f,) float64.
 
-    It is the duration of the kernel in the middle by overlap over that of the first, at least 1;
-    and 1 where the middle one has no overlap. Where this uses kernels, Chopper uses instances of
-    operations.
+    The duration of the kernel in the middle by overlap over that of the first, at least 1; 1 where
+    the middle one has no overlap. Where this uses kernels, Chopper uses instances of operations.
 
     Source: UnaryLab/chopper `plots/overhead_breakdown.py`: the instance whose share of the
-        cumulated distribution, 100 (i + 1) / n, is nearest 50, the first of two.
+    cumulated distribution, 100 (i + 1) / n, is nearest 50, the first of two.
     """
     first, count = kernels.first, kernels.count
     lower = np.maximum(count // 2, 1)

@@ -37,12 +37,11 @@ def window_energy(
 
     The counter is taken as linear between its change points. An edge at fraction a of a change
     interval of energy E errs by 2a(1 - a)E; the two edges add in quadrature. A step in which the
-    counter dipped or restarted is not known; a window of many steps continues over it
+    counter dipped or restarted is not known; a window of many steps (`is_sum`) continues over it
     (`EnergyCounter`), and errs by the mean power times the time that was not seen.
 
-    `t_ns`: (n,), sample times, rising. `counter_j`: (n,) cumulative, NaN where not read. `is_sum`:
-    (w,), windows of many steps: known with any error. `period_ns`: time between two updates of the
-    counter; None if not known.
+    `t_ns`: (n,), rising. `counter_j`: (n,) cumulative, NaN where not read. `period_ns`: time
+    between two updates of the counter; None if not known.
 
     Source: DESIGN.md section 2, "Energy".
     """
@@ -104,9 +103,8 @@ def _doubtful_ns(followed: _Followed, start_ns: Int64s, end_ns: Int64s) -> Int64
 def _change_points(followed: _Followed, period_ns: int | None) -> tuple[Int64s, Float64s]:
     """Estimate when the counter took each new value: (k,) times in ns and (k,) values in J.
 
-    It changed after the read before the one that shows the new value, and at most one period ago:
-    half-way between is taken. With no period known, a counter that repeats values changed half-way
-    between the reads; one that is new at every read changes more often than it is read (a slow
+    Half-way between the read that shows it and the read before, at most one period ago. With no
+    period known, a counter that is new at every read changes more often than it is read (a slow
     loop reads once a second what the driver updates each 20-100 ms): the read's time is taken.
     """
     t_ns, counter_j = followed.t_ns, followed.counter_j

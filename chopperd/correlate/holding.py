@@ -1,8 +1,7 @@
 """Find who held a device: for every ns of its idle time and exposed communication one holder.
 
 The launch of the record that comes next decides: before that call what is open on its thread then,
-inside the call what is open around it, after it no thread of the host. What is open comes from
-`HostStacks`; here it is laid on the device's time and added up.
+inside the call what is open around it, after it no thread of the host.
 
 Source: DESIGN.md section 2, "Who held it".
 """
@@ -254,10 +253,7 @@ def _on_stack(pieces: _Pieces, stacks: HostStacks) -> tuple[_Pieces, Int64s]:
 
 
 def _by_launches(pieces: _Pieces, stacks: HostStacks) -> _Pieces:
-    """Cut pieces at the launches of their processes, and move them to the latest one's thread.
-
-    Their thread is -1 where there is none, or it is their own.
-    """
+    """Cut pieces at launches, and move them to the latest one's thread; -1: none or their own."""
     process = stacks.process[pieces.thread]
     begun = stacks.first_launch[:-1]
     first = _latest(stacks.launch_ns, stacks.first_launch, process, pieces.at_ns)
@@ -284,13 +280,7 @@ def _between(pieces: _Pieces, row: Int64s, edge: Int64s, at_ns: Int64s) -> _Piec
 
 
 def _latest(at_ns: Int64s, first: Int64s, group: Int32s, moment_ns: Int64s) -> Int64s:
-    """Return the last of a group's instants up to each moment: (n,) int64 indices.
-
-    That in front of its first where there is none.
-
-    `at_ns`: (m,), rising within each group. `first`: (groups + 1,), where each group's instants
-    begin.
-    """
+    """Return the last of a group's instants up to each moment; the index in front of it if none."""
     found = np.empty(len(group), np.int64)
     order = np.argsort(group, kind="stable")
     edges = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))

@@ -66,9 +66,8 @@ def mean_clock(
     The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; what an
     averaging sensor may have moved; by how much the mean changes if the sensor lags by
     `timing.lag_ns` more; what rounding may hide. It is at least half a step of the sensor.
-
-    `samples`: all samples of the GPU, at least two. `mask`: when it ran (for communication and
-    copies: exposed). `timing`: how far samples and trace may lie apart.
+    `samples`: at least two, of the GPU. `mask`: when it ran (for communication and copies:
+    exposed).
     """
     level = pooled_by_level(samples, running)
     clock = _signal(samples, level, running, mask)
@@ -114,8 +113,8 @@ def _signal(
 ) -> ClassClock:
     """Return the class's clock: a line through all samples of its level, or its in-class lines.
 
-    The latter, used where no other class is at its level, have the border correction added. The
-    samples whose limits explain the clock are always the class's own.
+    The latter, where no other class is at its level, have the border correction added. The samples
+    whose limits explain the clock are always the class's own.
     """
     own = class_clock(samples, running)
     if level is not samples:
@@ -155,10 +154,7 @@ def _change_by_lag_mhz(
 def _level_difference_mhz(
     samples: LabelledSamples, running: RunningClass, windows: Windows
 ) -> float:
-    """Compute how far in MHz the class's mean clock lies from all others'; 0 without others.
-
-    Only samples inside the windows count: what ran at others is not known.
-    """
+    """Compute how far the class's mean clock lies from all others' in the windows, MHz; or 0."""
     inside = (samples.t_ns >= windows.start_ns.min()) & (samples.t_ns < windows.end_ns.max())
     member = inside & (samples.label == running)
     other = inside & (samples.label != running)
@@ -186,11 +182,8 @@ def ceiling_loss(
 ) -> CeilingLoss:
     """Integrate max(0, 1 - f/f_ref) over the covered compute of each window, split by cause.
 
-    What lies between the reference and the lowest standing limit is `user_limit`; the rest goes
-    by the driver's counters and reason bits.
-
-    `limit_mhz`: lowest standing limit; None if there is none or it is not known. `causes`: (n,) bit
-    sets at the samples. `limited_ns`: (n,) cumulative counters at the samples.
+    What lies between the reference and `limit_mhz`, the lowest standing limit, is `user_limit`; the
+    rest goes by the driver's counters, (n,) cumulative, and reason bits, (n,), at the samples.
 
     Source: DESIGN.md section 2, "Three losses" and "Cause".
     """
@@ -245,10 +238,9 @@ def counter_updates(
 
 
 def largest_remainder(parts: Float64s, totals: Int64s) -> Int64s:
-    """Round rows of parts to integers of a given sum, each within 1 of its exact share: (w, n).
+    """Round rows of parts, (w, n), to integers that sum to `totals`, each within 1 of its share.
 
-    `parts`: (w, n), not negative; a row of zeros stays one and needs a total of 0. `totals`: (w,),
-    what the rows sum to.
+    No part is negative; a row of zeros stays one and needs a total of 0.
     """
     whole = parts.sum(axis=1, keepdims=True)
     exact = np.divide(parts, whole, out=np.zeros_like(parts), where=whole > 0) * totals[:, None]

@@ -41,10 +41,7 @@ class Peers:
     margin_ratio: float  # from so far below the reference on a GPU is named
 
     def excess(self, mean_mhz: Float64s, half_mhz: Float64s) -> "Excess":
-        """Compute how far mean clocks over the same window lie below the reference.
-
-        `half_mhz`: (n,), half widths of their 95 % intervals.
-        """
+        """Compute how far mean clocks over the same window lie below the reference."""
         below = 1.0 - mean_mhz / self.reference_mhz
         half = np.hypot(half_mhz, mean_mhz / self.reference_mhz * self.error_mhz)
         half /= self.reference_mhz
@@ -75,11 +72,9 @@ class Excess:
 def peers_of(mean_mhz: Float64s, half_mhz: Float64s, wander: float = 0.0) -> Peers | None:
     """Compute the reference that GPUs of one model are compared with; None for fewer than four.
 
-    It is of all of them, the compared GPU included.
-
-    `mean_mhz`: (n,), mean compute clocks over one window; NaN unknown. `half_mhz`: (n,), half
-    widths of their 95 % intervals; NaN unknown. `wander`: as of `wander_ratio`, where the window
-    has parts.
+    It is of all of them, the compared GPU included. `mean_mhz`, `half_mhz`: (n,), mean compute
+    clocks over one window and half widths of their 95 % intervals; NaN unknown. `wander`: see
+    `wander_ratio`.
     """
     known = np.flatnonzero(np.isfinite(mean_mhz))
     if len(known) < MIN_PEERS:
@@ -101,20 +96,16 @@ def peers_of(mean_mhz: Float64s, half_mhz: Float64s, wander: float = 0.0) -> Pee
 def wander_ratio(shares: Sequence[Float64s]) -> float:
     """Estimate how far equal GPUs' mean clocks over a run may differ as clocks wander.
 
-    Each GPU's run is cut into up to ten parts. How their means scatter about that GPU's own, and
-    how much neighbours resemble each other (a first-order autoregression), gives the standard
-    error of the run's mean. All GPUs are used together, as three steps of one would be too few,
-    but for one that scatters far more than the others: what it does in some steps only must not
-    hide it.
-
-    `shares`: for each GPU (steps,), its clock over the peers' in each step.
-
-    Returns half of the 95 % interval as a share of the clock; 0 for fewer than two steps.
+    Half of the 95 % interval as a share of the clock; 0 for fewer than two steps. Each GPU's run is
+    cut into up to ten parts. How their means scatter about that GPU's own, and how much neighbours
+    resemble each other (a first-order autoregression), gives the standard error of the run's mean.
+    All GPUs are used together but for one that scatters far more than the others: what it does in
+    some steps only must not hide it. `shares`: for each GPU (steps,), its clock over the peers'.
 
     Source: known-truth simulation of nodes of 8 equal GPUs (spread of 1 % either way). Clocks that
     wander by 4 % over 0.3 to 1 s made 1.5 % and 3 MAD alone accuse somebody in 9-28 % of runs of 1
-    to 20 s, as a MAD of eight is rough; with this in 0-6 %. Of stragglers of 6 % over 10 steps of
-    1 s it hides less than one in 100.
+    to 20 s, as a MAD of eight is rough; with this in 0-6 %. Of stragglers of 6 % over 10 steps of 1
+    s it hides less than one in 100.
     """
     parts = min(max(map(len, shares), default=0), _MOST_PARTS)
     if parts < 2:
@@ -140,7 +131,7 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
 def _of_correlation(correlation: float, parts: int) -> tuple[float, float]:
     """Compute what a first-order autoregression predicts for parts less their own mean.
 
-    Returns expected products of neighbours over squares; variance of the mean over the squares.
+    Expected products of neighbours over squares; variance of the mean over the squares.
     """
     apart = np.abs(np.subtract.outer(np.arange(parts), np.arange(parts)))
     covariance = correlation**apart

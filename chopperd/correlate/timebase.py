@@ -19,14 +19,10 @@ _RATE_INTERVALS: Final = 3
 def unix_from_mono(t_mono_ns: Int64s, triples: Sequence[TimeTriple]) -> Int64s:
     """Convert MONOTONIC times to Unix times, (n,) int64 ns.
 
-    The offset between both clocks is linear between neighbouring triples; before the first and
-    after the last it is that of the nearest. Only the small change of the offset passes through a
-    float, so that no ns is lost.
+    The offset between both clocks is linear between neighbouring triples (rising), before the first
+    and after the last that of the nearest. Only its small change passes through a float.
 
-    `t_mono_ns`: (n,), in any order. `triples`: at least one, rising in `mono_ns`.
-
-    Raises:
-        ValueError: There is no triple.
+    Raises: ValueError: There is no triple.
     """
     if not triples:
         raise ValueError("no clock triple ties MONOTONIC to Unix time")
@@ -41,9 +37,9 @@ def realtime_step_ns(
 ) -> int | None:
     """Get the size of the largest step of REALTIME within `[start, end)`, in ns; None if not known.
 
-    A step is the change of (unix - mono) between neighbouring triples beyond the steady rate at
-    which REALTIME ran against MONOTONIC (the median over all triples; zero where fewer than
-    three intervals are known). None: no interval between triples touches the window.
+    A step is the change of (unix - mono) between neighbouring triples beyond the steady rate (the
+    median over all triples; zero where fewer than three intervals are known). None: no interval
+    between triples touches the window.
     """
     if len(triples) < 2:
         return None

@@ -112,8 +112,7 @@ def _bounded(
 ) -> tuple[tuple[Collective, ...], Int64s]:
     """Return the kinds that occur, at most `MOST_KINDS` with the most time, and each record's.
 
-    The latter is an index among the former; the rest become `OTHER_COLLECTIVES`. The bound is
-    needed as every row has a figure of each kind, and a trace may have thousands of both.
+    The rest become `OTHER_COLLECTIVES`: every row has a figure of each kind.
     """
     time_ns = np.bincount(number, duration_ns, len(kinds))
     there = np.flatnonzero(np.bincount(number, minlength=len(kinds)))
@@ -138,11 +137,11 @@ def collective_bytes(collective: Collective) -> int | None:
     """Return the size in bytes by which a collective's bandwidth is computed; None if unknown.
 
     The larger of what goes into a rank and what comes out: the array of an all-reduce or broadcast,
-    all that an all-gather puts together, all that a reduce-scatter takes apart. Zero elements mean
-    an unknown size: a collective of nothing runs no kernel.
+    all that an all-gather puts together, or a reduce-scatter takes apart. Zero elements mean an
+    unknown size: a collective of nothing runs no kernel.
 
-    Source: nccl-tests, where "S is the size in bytes of the total array", and the counts that
-        torch's process groups record (`inNelems`, `outNelems`), both of one rank.
+    Source: nccl-tests, where "S is the size in bytes of the total array", and torch's counts
+    (`inNelems`, `outNelems`), both of one rank.
     """
     element_bytes = _DTYPE_BYTES.get(collective.dtype or "")
     elements = max(collective.in_elements or 0, collective.out_elements or 0)
@@ -152,14 +151,11 @@ def collective_bytes(collective: Collective) -> int | None:
 def bus_factor(name: str, group_size: int | None) -> float | None:
     """Return the ratio of the bandwidth of a rank's links to the algorithm's; None if unknown.
 
-    None too for a group of one, which uses no link, and for unevenly split all-to-alls, of which
-    the share that stays on the rank is not known.
-
-    `name`: in one spelling ("allreduce"). `group_size`: ranks of its process group; None if not
-    known.
+    None too for a group of one, which uses no link, and for unevenly split all-to-alls. `name`: in
+    one spelling ("allreduce").
 
     Source: nccl-tests: 2 (n - 1) / n, (n - 1) / n, or 1 for collectives with one root and for
-        messages from rank to rank. They are of rings and trees, not of reductions in switches.
+    messages from rank to rank. They are of rings and trees, not of reductions in switches.
     """
     if group_size is not None and group_size < 2:
         return None
@@ -255,11 +251,7 @@ class ChopperKernels:
 
 
 def _parts_ns(timeline: DeviceTimeline, kernels: Int64s, first: Int64s) -> dict[str, Int64s]:
-    """Compute the figures of each kernel, (n,) int64 by the name of the sum of them.
-
-    `kernels`: which count, by group, then by start. `first`: which of those are the first of their
-    group.
-    """
+    """Compute the figures of each kernel, by group and start, (n,) int64 by their names."""
     start, end = timeline.start_ns[kernels], timeline.end_ns[kernels]
     call = np.minimum(timeline.call_start_ns[kernels], start)  # by the device's clock a us early
     before = np.concatenate((end[:1], end[:-1]))

@@ -113,10 +113,7 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
 
 
 def copy_ways(kernel_class: Int8s, direction: Int8s) -> Int8s:
-    """Get the direction of each copy and fill: (n,) int8; fills `MEMSET`, unknown copies D2D.
-
-    `kernel_class`: (n,), of copies and fills. `direction`: (n,), `CopyDirection` as traced.
-    """
+    """Get the direction of each copy and fill: (n,) int8; fills `MEMSET`, unknown copies D2D."""
     unknown = (direction == CopyDirection.NONE) & (kernel_class == KernelClass.MEMCPY)
     direction = np.where(unknown, np.int8(CopyDirection.D2D), direction)
     is_fill = kernel_class == KernelClass.MEMSET
@@ -152,8 +149,8 @@ def idle_split(
 ) -> IdleSplit:
     """Split the idle time between a device's records by its reason.
 
-    An idle ns belongs to the record that starts first after it: before that record's runtime
-    call began, to what the thread of that call did then; from the call on, to the call itself.
+    An idle ns belongs to the record that starts first after it: before that record's runtime call
+    began, to what the thread of that call did then; from the call on, to the call itself.
 
     Source: DESIGN.md section 2, "The waterfall".
     """
@@ -174,8 +171,8 @@ def idle_split(
 def _gaps(timeline: DeviceTimeline, busy: Intervals) -> tuple[Intervals, Int64s, Intervals]:
     """Return the known idle time between a device's records, whose it is, and the unknown one.
 
-    Returns disjoint gaps; for each the index of the record that starts first after any of its ns,
-    (n,) int64; and the idle time in which launches without a record may have run.
+    Disjoint gaps; for each the index of the record that starts first after any of its ns, (n,)
+    int64; the idle time in which launches without a record may have run.
     """
     idle = intervals.difference(_traced(timeline), busy)
     unknown = intervals.intersection(idle, timeline.unrecorded)
@@ -189,10 +186,8 @@ def _gaps(timeline: DeviceTimeline, busy: Intervals) -> tuple[Intervals, Int64s,
 def following(start_ns: Int64s, call_thread: Int32s, at_ns: Int64s) -> Int64s:
     """Return the record that starts first after each instant, (n,) int64.
 
-    Of records that start together a linked one counts, then the first in the table. Where none
-    starts, the result is the number of records.
-
-    `start_ns`: (m,), rising. `call_thread`: (m,); -1 for unlinked records.
+    Of records that start together (`start_ns` rises) a linked one counts, then the first in the
+    table. Where none starts, the result is the number of records.
     """
     found = np.searchsorted(start_ns, at_ns, "right")
     count = len(start_ns)
@@ -213,10 +208,7 @@ def _traced(timeline: DeviceTimeline) -> Intervals:
 def _by_activity(
     waiting: Intervals, thread: Int32s, activity: tuple[HostActivity, ...]
 ) -> dict[str, Intervals]:
-    """Split idle time before launch calls by what the launching thread did; the sets are disjoint.
-
-    Each ns goes to the first of allocator, data and sync that holds it, else to launch prep.
-    """
+    """Split idle time before launch calls by what the launching thread did first of these."""
     parts: dict[str, list[Intervals]] = {
         name: [] for name in ("idle_allocator", "idle_data", "idle_sync", "idle_launch_prep")
     }
@@ -252,11 +244,8 @@ def launched_ns(timeline: DeviceTimeline) -> Int64s:
 def _union_lengths_ns(group: Int64s, start_ns: Int64s, end_ns: Int64s, count: int) -> Int64s:
     """Compute the length of the union of each group's intervals: (count,) int64 ns.
 
-    The groups are laid one behind the other, so that no interval reaches into the next group's;
-    what an interval adds to the union is what lies beyond all before it.
-
-    `group`: (n,), not negative; those of `count` and more are left out of the result. `start_ns`:
-    (n,), rising.
+    `start_ns` rises. The groups are laid one behind the other; what an interval adds to the union
+    is what lies beyond all before it. Groups of `count` and more are left out.
     """
     if not len(group):
         return np.zeros(count, np.int64)
@@ -303,9 +292,8 @@ def marker_busy_ns(timeline: DeviceTimeline, marker: Marker) -> int:
 def phase_busy_ns(timeline: DeviceTimeline, windows: Windows) -> Mapping[Phase, Int64s]:
     """Compute the busy time of each phase on the device in each window, ns: (r,) int64.
 
-    A phase's time is a union over streams, like busy time. Phases may run at once (communication of
-    the backward and the optimizer), so that they may sum to more than busy time. `UNKNOWN` is
-    the time of records of no known phase: they may be of any.
+    A union over streams, like busy time. Phases may run at once, so that they may sum to more than
+    busy time. `UNKNOWN` is the time of records of no known phase: they may be of any.
     """
     found = {}
     for phase in Phase:
@@ -329,12 +317,10 @@ class Sums(ABC):
 
 
 class RowSums(Sums):
-    """Sums over some records of a device for each row, (r,).
+    """Sums over the records at some indices, (n,), for each row, (r,).
 
     Rows are the steps of the device's windows, each with the records that it launched, whenever
     they ran; and last all the records, also of steps without a window.
-
-    `records`: (n,), indices of the records that count.
     """
 
     def __init__(self, timeline: DeviceTimeline, records: Int64s) -> None:
@@ -352,10 +338,7 @@ class RowSums(Sums):
         return np.append(of_rows, values.sum()).astype(np.float64, copy=False)
 
     def apart(self, key: Int64s, key_count: int, values: Int64s | None = None) -> Int64s:
-        """Sum each row's records separately by key: (r, key_count) int64.
-
-        `key`: (n,), 0 to `key_count` - 1. `values`: (n,), what to add up; None counts the records.
-        """
+        """Sum each row's values, or count its records, by key: (r, key_count) int64."""
         flat = np.repeat(self._place * key_count, self._length) + key
         sums = np.bincount(flat, values, self._place_count * key_count)
         sums = sums.reshape(self._place_count, key_count)
