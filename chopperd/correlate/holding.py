@@ -280,7 +280,11 @@ def _between(pieces: _Pieces, row: Int64s, edge: Int64s, at_ns: Int64s) -> _Piec
 
 
 def _latest(at_ns: Int64s, first: Int64s, group: Int32s, moment_ns: Int64s) -> Int64s:
-    """Return the last of a group's instants up to each moment; the index in front of it if none."""
+    """Return the last of a group's instants up to each moment: (n,) int64 indices.
+
+    That in front of its first where there is none. `at_ns` rises within each group; `first`: where
+    each group's begin.
+    """
     found = np.empty(len(group), np.int64)
     order = np.argsort(group, kind="stable")
     edges = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))

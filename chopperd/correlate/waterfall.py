@@ -208,7 +208,10 @@ def _traced(timeline: DeviceTimeline) -> Intervals:
 def _by_activity(
     waiting: Intervals, thread: Int32s, activity: tuple[HostActivity, ...]
 ) -> dict[str, Intervals]:
-    """Split idle time before launch calls by what the launching thread did first of these."""
+    """Split idle time before launch calls by what the launching thread did; the sets are disjoint.
+
+    Each ns goes to the first of allocator, data and sync that holds it, else to launch prep.
+    """
     parts: dict[str, list[Intervals]] = {
         name: [] for name in ("idle_allocator", "idle_data", "idle_sync", "idle_launch_prep")
     }

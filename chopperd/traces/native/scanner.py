@@ -201,9 +201,8 @@ def scanner_library() -> ScannerLibrary | None:
 class TextBuffer:
     """Text at the start of a buffer that grows and is never freed; a NUL follows the text.
 
-    It is reused, as fresh memory costs as much as reading into it.
-
-    `memory`: the buffer; it moves when it grows, which fails while somebody holds a view of it.
+    It is reused, as fresh memory costs as much as reading into it. `memory` moves when it grows,
+    which fails while somebody holds a view of it.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
@@ -261,9 +260,9 @@ class Scanner:
     ) -> Stop:
         """Read events into the scanner, for `take`, from a text; releases Python's lock.
 
-        `text`: JSON text that starts between two elements. `final`: whether the file ends with the
-        text. `limit`: offset from which on no element is begun; None to read all. `searched`: as an
-        earlier scan of the beginning of the text returned it.
+        `text` starts between two elements; `final`: the file ends with it. `limit`: offset from
+        which on no element is begun. `searched`: as an earlier scan of the beginning of the text
+        returned it.
         """
         start = c_char.from_buffer(text.memory)  # while it exists the memory can't move
         end = len(text) if limit is None else limit

@@ -1,8 +1,8 @@
 """Insert events into the text of a trace as a stream; no byte of the trace itself changes.
 
-Inserted events come first in the event array: the order of events means nothing in this format,
-and so the file's own events need not be read. Only a file that was cut off loses the beginning of
-its last event, and gets the brackets that close it.
+Inserted events come first in the event array, in which order means nothing, so that the file's own
+need not be read. Only a file that was cut off loses the beginning of its last event, and gets the
+brackets that close it.
 """
 
 import re
@@ -36,13 +36,11 @@ _HELD_BYTES: Final = 1 << 21
 
 
 class Annotator:
-    """Inserts events into the text of one trace, a piece at a time.
+    """Inserts events, JSON objects, into the text of one trace, a piece at a time.
 
     `opened`: whether the event array was found. `dropped_bytes`: how much of the end of a cut file
-    is omitted; known after `finish`.
-
-    `closes`: the scanner if the file was cut off, to find its last whole event; the text is then
-    closed after it.
+    is omitted; known after `finish`. `closes`: the scanner if the file was cut off, to find its
+    last whole event; the text is closed after it.
     """
 
     def __init__(self, events: Iterable[bytes], *, closes: ScannerLibrary | None) -> None:
@@ -166,8 +164,8 @@ def _closed_keys(keys: bytes) -> tuple[int, bytes]:
 def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:
     """Find the `pid` of each device's records, as the file writes it; else the device's number.
 
-    Kineto writes the number itself; a file that another tool wrote may have a text. Only as much
-    of the file is read as it takes.
+    Kineto writes the number itself; a file that another tool wrote may have a text. Only as much of
+    the file is read as it takes.
     """
     wanted = set(devices)
     found: dict[int, Scalar] = {}

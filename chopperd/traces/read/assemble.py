@@ -58,11 +58,8 @@ Numbers: TypeAlias = Mapping[str, Callable[[Int32s], Int32s]]
 def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
     """Build a trace; its tables are sorted, and order in the file decides between equal rows.
 
-    `rows`: as read; their columns are removed here. `meta`: what the file says of itself; whether
-    it is anchored is found here.
-
-    Returns the trace, with the damage of its rows only; of that, `undecodable_events` are rows
-    other than device records whose times can't be right.
+    The columns of `rows` are removed. The damage is that of its rows only, of which
+    `undecodable_events` are rows other than device records whose times can't be right.
     """
     tables = [
         _Table(rows.records, "kind"),
@@ -162,14 +159,10 @@ class _Table:
     """One table's times, and its other columns in the order that the times decide.
 
     Profilers write nearly in order: a table that is in order is not copied, and of one with few
-    rows out of order only those are moved.
-
-    `start_ns`, `end_ns`: (n,), of the rows not left out. `doubtful_count`: how many rows `settle`
-    left out because they can't be right.
-
-    `then`: the column that decides between rows of equal times; then, or if None, their order in
-    the file. `outer_first`: whether the longer of two rows that start together comes first, and the
-    greater of what decides then.
+    rows out of order only those are moved. `then`: the column that decides between rows of equal
+    times (None: their order in the file). `outer_first`: whether the longer of two rows that start
+    together comes first, and the greater of what decides then. `doubtful_count`: how many rows
+    `settle` left out because they can't be right.
     """
 
     def __init__(self, parts: ColumnParts, then: str | None, *, outer_first: bool = False) -> None:
@@ -183,7 +176,6 @@ class _Table:
 
     @property
     def times(self) -> tuple[Int64s, Int64s]:
-        """Starts and ends, (n,) int64 each."""
         return self.start_ns, self.end_ns
 
     def leave_out(self, rows: Bools) -> int:
@@ -220,7 +212,7 @@ class _Table:
         return self._ordered(self._parts.whole(name, dtype).copy())
 
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """Return another column as `peek` does, but remove it from the rows instead of copying."""
+        """Return another column as `peek` does, removed from the rows instead of copied."""
         return self._ordered(self._parts.take(name, dtype))
 
     def _move(self, rows: Int64s, slots: Int64s | None = None) -> None:
@@ -265,8 +257,7 @@ def _frames(
 ) -> tuple[PythonFrames, tuple[str, ...]]:
     """Return the frames of threads with calls, and the functions that they index.
 
-    Those far outside the capture, which can't be right, are left out; copies stay: they say no
-    more than one.
+    Those far outside the capture are left out; copies stay: they say no more than one.
     """
     table = _Table(rows.frames, None, outer_first=True)
     table.leave_out(~inside(table.start_ns, table.end_ns, within))

@@ -1,9 +1,8 @@
 """Find rows with impossible times, unless rows of another table confirm them.
 
 Impossible are rows without a start or a length far outside the capture, and single rows that lie or
-last far beyond all others. Damage hits single rows, or one table of a file: where a host
-call and a device record, or two nested calls, agree on a late time, that time is right. For
-duplicate rows see `duplicates`.
+last far beyond all others. Damage hits single rows, or one table of a file: where a host call and a
+device record, or two nested calls, agree on a late time, that time is right.
 
 Source: github.com/pytorch/kineto issue 109: under load the profiler writes device records with
 start 0 and length 0, and Kineto sets times before its base to 0.
@@ -68,11 +67,10 @@ def outlying(tables: TablesTimes, answered: Answered) -> list[Bools]:
     """Return which rows lie or last beyond what is possible: (n,) bool for each table.
 
     That is farther from the densest stretch of starts than that is long, and than ten minutes. Only
-    a few rows of a table are taken to be damaged; if more start there, as records by a device's own
-    clock, none. A row may last into rows that stay. Rows that another row confirms stay too: a
-    collective that hangs until the job is killed, and what runs after one that hung for long.
-
-    `answered`: asked of records that last too long.
+    a few rows of a table are taken to be damaged; if more start there, as by a device's own clock,
+    none. A row may last into rows that stay. Rows that another row confirms stay too: a collective
+    that hangs until the job is killed, and what runs after it. `answered` is asked of records that
+    last too long.
     """
     sure = [start[~_doubtful(start, end)] for start, end in tables]
     starts = [start for start in sure if len(start)]
@@ -95,10 +93,7 @@ def outlying(tables: TablesTimes, answered: Answered) -> list[Bools]:
 
 
 def capture(tables: Sequence[Times]) -> Stretch | None:
-    """Return the first start and last end of rows with plausible times; None without any.
-
-    `tables`: the rows that are not `outlying`.
-    """
+    """Return the first start and last end of rows with plausible times; None without any."""
     sure = [_sure(start, end) for start, end in tables]
     filled = [(start, end) for start, end in sure if len(start)]
     if not filled:
@@ -111,8 +106,7 @@ def capture(tables: Sequence[Times]) -> Stretch | None:
 def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bools:
     """Return which rows to keep, (n,) bool: all but those without start or length far outside.
 
-    A start of 0 alone is no fault: a trace may begin there. Far is farther than the capture is
-    long, and than one second.
+    A start of 0 alone is no fault. Far is farther than the capture is long, and than one second.
     """
     if within is None:
         return np.ones(len(start_ns), dtype=np.bool_)
@@ -172,8 +166,8 @@ def _keep_confirmed(elsewhere: list[Bools], tables: TablesTimes, begin: Stretch)
 def _keep_awaited(endless: list[Bools], tables: TablesTimes, answered: Answered) -> None:
     """Unmark rows that last long and end when another row shows that something ended.
 
-    A device record if a host row ends then, or if it is `answered`; a host row if another host row
-    or a record ends then; a device span if a host row or a record that stays does.
+    A device record if a host row ends then, or it is `answered`; a host row if another host row or
+    a record ends then; a device span if a host row or a record that stays does.
     """
     host = tables[1:3]
     records, calls, spans, device_spans = (

@@ -1,7 +1,6 @@
 """Text around the event array: where it opens, the keys that are read, events in further lists.
 
-Documents may hold megabytes of other keys, and the text may be damaged: it is parsed once, and no
-values are made of keys that are not read.
+Documents may hold megabytes of other keys, of which no values are made, and damage.
 """
 
 import re
@@ -65,9 +64,8 @@ Texts: TypeAlias = Mapping[str, bytes]
 def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
     """Return the JSON texts of an object's keys that are read; what follows the object is ignored.
 
-    Texts are unchanged, including what strict readers refuse in them.
-
-    `mend`: whether a missing or invalid value is read as null; else it is refused.
+    Texts are unchanged, including what strict readers refuse in them. With `mend` a missing or
+    invalid value is read as null; else it is refused.
     """
     found = first_value(_TEXTS, memoryview(text))
     strict = text
@@ -130,8 +128,8 @@ def find_opening(data: bytes) -> Opening | None:
     """Find where the event array opens in a document's first bytes; None if not yet there.
 
     A `traceEvents` inside another object is skipped: with the array closed right there, the
-    document would be incomplete. In a damaged head the first one is taken, and after a few that are
-    skipped the next.
+    document would be incomplete. In a damaged head the first is taken; after a few that are skipped
+    the next.
     """
     start = len(data) - len(without_mark(data).lstrip())
     if data[start : start + 1] == b"[":

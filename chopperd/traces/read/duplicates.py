@@ -2,7 +2,7 @@
 
 A profiler's buffer that is flushed twice, or a file put together from pieces that overlap, reports
 the same work twice. A record that lasts far past later ones of its stream is cut. Works on sorted
-tables; `cleaning` finds impossible times.
+tables.
 """
 
 from dataclasses import fields, replace
@@ -27,11 +27,9 @@ TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, 
 def without_copies(table: TableT) -> tuple[TableT, int]:
     """Remove duplicate rows (the first in the file stays); return the table and their number.
 
-    A copy equals another row in every column. The kernels of a graph launch, which share their
-    correlation id, differ in their times; where times are whole microseconds, several rows of no
-    length may be equal and all real: they are copies only if they have an id of their own.
-
-    `table`: sorted by its times.
+    A copy equals another row in every column. The kernels of a graph launch differ in their times;
+    where times are whole microseconds, several rows of no length may be equal and all real: they
+    are copies only if they have an id of their own.
     """
     start_ns, end_ns = _times(table)
     rows = _tied(start_ns, end_ns)
@@ -47,10 +45,7 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
 
 
 def with_next(rows: Int64s, count: int) -> Int64s:
-    """Return `rows` and the row after each, without repeats, ascending.
-
-    `rows`: (m,) indices; none is the last row.
-    """
+    """Return `rows`, none of which is the last, and the row after each, ascending."""
     if not len(rows):
         return rows
     marked = np.zeros(count, np.bool_)
@@ -61,11 +56,10 @@ def with_next(rows: Int64s, count: int) -> Int64s:
 def overrun_count(records: DeviceRecords) -> int:
     """Count the records that end after the next one of their stream has started.
 
-    A stream runs one thing at a time, but for kernels that the program lets start early and for
-    parallel branches of a graph: such records are right, and so they stay.
+    Kernels that the program lets start early and parallel branches of a graph do so rightly.
 
     Source: CUDA's programmatic dependent launch; of 12 real traces with a device only the B200's
-        has such records (74 of 929, by up to 3.7 us), those rounded to microseconds have none.
+    has such records (74 of 929, by up to 3.7 us), those rounded to microseconds have none.
     """
     order = _by_stream(records)
     device, stream = records.device[order], records.stream[order]
@@ -77,12 +71,10 @@ def overrun_count(records: DeviceRecords) -> int:
 def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
     """Cut records that last far past later launches of their stream; return all, and how many.
 
-    A stream runs one launch at a time, so such a record ended before the next launch started there:
-    its end was stamped late. Far is by more than a ms, or past the start of several and further
-    than programs let kernels overlap. If that is more than a quarter of a stream's records, the
-    stream runs launches concurrently, and none is cut.
-
-    `records`: sorted by (start_ns, end_ns), as are those returned.
+    A stream runs one launch at a time, so such a record's end was stamped late. Far is by more than
+    a ms, or past the start of several and further than programs let kernels overlap. If that is
+    more than a quarter of a stream's records, the stream runs launches concurrently, and none is
+    cut. Sorted tables stay so.
     """
     order = _by_stream(records)
     start_ns, end_ns = records.start_ns[order], records.end_ns[order]

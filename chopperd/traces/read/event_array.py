@@ -49,8 +49,7 @@ class EventArray(ABC):
     """The elements of `traceEvents`, read into rows as their bytes arrive.
 
     `damaged`, `damaged_args`, `undecodable`: elements damaged or lost, as in `Damage`. `tail`: what
-    follows the array; None until its end is seen. `truncated`: whether the data ended inside an
-    element.
+    follows the array; None until its end is seen. `truncated`: the data ended inside an element.
     """
 
     def __init__(self, block_bytes: int, wanted_bytes: int) -> None:
@@ -171,8 +170,8 @@ class ScannedArray(EventArray):
 def _array_end(data: bytes) -> int | None:
     """Find the offset of the array's closing bracket after a damaged last event; None if none.
 
-    With what follows it, it closes the document; lists in the damaged event do not. Only the last
-    128 KiB are searched, as keys after the events are short and have few brackets.
+    With what follows it, it closes the document. Only the last 128 KiB are searched, as keys after
+    the events are short and have few brackets.
     """
     since = max(0, len(data) - _LONGEST_TAIL_BYTES)
     ends = [end.end() for end in _ARRAY_END.finditer(data, since)]
@@ -191,8 +190,7 @@ class DamagedTextError(Exception):
 class DecodedArray(EventArray):
     """An event array that msgspec decodes; nothing in it may be damaged.
 
-    No brackets are counted and no layout is assumed: a block is cut where two events seem to meet,
-    and the cut is right if the block before it decodes.
+    A block is cut where two events seem to meet; the cut is right if the block before it decodes.
     """
 
     def __init__(self, rows: TraceRows, block_bytes: int) -> None:
@@ -243,10 +241,7 @@ class DecodedArray(EventArray):
 
 
 def _cuts(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where an element seems to end and the next to start, last first.
-
-    The search goes backwards in growing windows: the last border is usually in the last one.
-    """
+    """Yield where an element seems to end and the next to start, last first, in growing windows."""
     stop, window = len(data), _FIRST_SEARCH_BYTES
     while stop > 0:
         begin = max(stop - window, 0)

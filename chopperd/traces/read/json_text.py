@@ -103,8 +103,7 @@ def first_value(
 ) -> tuple[ValueT, int] | Refusal:
     """Decode the value that `data` starts with; return it and its length in bytes, or the refusal.
 
-    The parser stops at the first byte after a whole value and names it, so the end of a value
-    is found without scanning for brackets that may lie inside strings.
+    The parser stops at the first byte after a whole value and names it.
     """
     try:
         return decoder.decode(data), len(data)

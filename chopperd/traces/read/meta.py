@@ -58,7 +58,7 @@ def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = N
     """Read the keys around the event array, damaged or not.
 
     `head`: the document up to the array; empty if the document is the array. `tail`: what follows
-    the array; None if its end is missing. `texts`: the keys of the head, where they are known.
+    it; None if its end is missing. `texts`: the keys of the head, where they are known.
     """
     if not head:
         return Keys(values={}, closed=tail is not None, readable=True)
@@ -86,10 +86,7 @@ def _base(text: bytes) -> bytes | None:
 
 
 def _values(texts: Texts) -> Mapping[str, object]:
-    """Decode the values of keys; None for those that are too long or can't be read.
-
-    Source: a job's processes and groups (`distributedInfo.pg_config`) may take megabytes.
-    """
+    """Decode the values of keys; None for those that are too long or can't be read."""
     return {key: (_job if key == _JOB else _value)(text) for key, text in texts.items()}
 
 
@@ -275,18 +272,15 @@ def device_numbers(
     *,
     has_queues: bool,
 ) -> DeviceNumbers:
-    """Return what a trace's device numbers count.
-
-    `runtime`: "cuda", "rocm" or None. `kernel_devices`: numbers of the devices that ran kernels.
-    Copies are no evidence: rocprofiler-sdk numbers one to the host by a CPU.
+    """Return what a trace's device numbers count; `kernel_devices` are those that ran kernels.
 
     Of ROCm's two profilers roctracer reports the runtime's driver node id, in which CPUs come
-    first: no GPU is 0. rocprofiler-sdk counts GPUs from 0. `roctracer_version` in the header is no
-    evidence: builds on rocprofiler-sdk may write it too.
+    first: no GPU is 0. rocprofiler-sdk counts GPUs from 0, but numbers a copy to the host by a CPU.
+    `roctracer_version` in the header is no evidence: builds on rocprofiler-sdk may write it too.
 
     Source: device_id of CLR's activity records (driverNodeId_); RocprofLogger.cpp of Kineto
-        (logical_node_type_id, the calls that it omits) and its "hsa_queue", of June 2026.
-        roctracer's part is seen in real traces, that of rocprofiler-sdk read in source only.
+    (logical_node_type_id, the calls that it omits) and its "hsa_queue", of June 2026. roctracer's
+    part is seen in real traces, that of rocprofiler-sdk read in source only.
     """
     if runtime != "rocm":
         return DeviceNumbers.PROPERTIES

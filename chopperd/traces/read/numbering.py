@@ -1,7 +1,4 @@
-"""Order the values that columns number: names, threads, collectives, shapes, marks.
-
-A file may have a different one in each row: work is done for all of them at once.
-"""
+"""Order the values that columns number: names, threads, collectives, shapes, marks; all at once."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -28,10 +25,7 @@ _EXACT: Final = frozenset({int, str, bytes, type(None)})
 
 
 class Numbering(Generic[PlainT]):
-    """Interned values in an order that does not depend on how the file was cut into blocks.
-
-    `values`: in order, each once. `number`: (n,), index in `values` of each interned value.
-    """
+    """Interned values, each once, in an order that does not depend on the file's blocks."""
 
     def __init__(self, values: Sequence[PlainT], number: Int32s) -> None:
         self.values = tuple(values)
@@ -45,10 +39,7 @@ class Numbering(Generic[PlainT]):
 
 
 def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> Numbering[PlainT]:
-    """Number values, in the order of their parts; equal ones once.
-
-    `columns`: one column for each part of the values.
-    """
+    """Number values, made by `plain` of their parts, in the order of these; equal ones once."""
     ranks = np.stack([_ranked(column) for column in columns])
     order = np.lexsort(ranks[::-1])
     ranks = ranks[:, order]

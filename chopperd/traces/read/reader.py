@@ -52,14 +52,12 @@ def read_trace(
 ) -> Trace:
     """Read the trace in a file, of any layout, gzip or plain; damage is counted.
 
-    `path`: a file as Kineto or another tool wrote it, gzip or plain. `progress`: called with
-    (stored bytes read, size of the file). `name`: the file's original name, which may contain its
-    rank; None if it is the current one. `native`: whether the C scanner may be used, if there is
-    one; without it only undamaged files are read, with the same result.
+    `progress`: called with (stored bytes read, size of the file). `name`: the file's original name,
+    which may contain its rank; None if it is the current one. `native`: whether the C scanner may
+    be used; without it only undamaged files are read, with the same result.
 
-    Raises:
-        TraceFormatError: Not a trace: unreadable, empty, too large, or something else; or damaged,
-            without the scanner.
+    Raises: TraceFormatError: Not a trace: unreadable, empty, too large, or something else; or
+    damaged, without the scanner.
     """
     called = path if name is None else Path(name)
     with TraceSource(path, limits, progress, name=str(called)) as source:
@@ -109,8 +107,8 @@ class _Document:
     def read_on(self) -> None:
         """Let the scanner read on in the file itself, once the events have begun.
 
-        It stops at a long or damaged element and is tried again when that is passed. Pending text
-        is read again, which is less than is fed until the next try.
+        It stops at a long or damaged element and is tried again when that is passed; pending text,
+        which is less than is fed until then, is read again.
         """
         is_due = self._source.stored_bytes >= self._read_on_from
         if self._head is None or not is_due or self._events.pending_bytes > _REREAD_BYTES:
@@ -164,7 +162,7 @@ class _Document:
         """Refuse a device with a stream whose records are of several processes.
 
         Source: Kineto writes a record under its device; tools that put files together change that
-            number, or make it a text, and leave the one in `args`.
+        number, or make it a text, and leave the one in `args`.
         """
         if not self._rows.places:
             return

@@ -75,12 +75,7 @@ class TraceRows:
 
 
 def annotation_names(names: Sequence[str]) -> Bools:
-    """Return which names are annotations of torch's profiler and optimizers, (n,) bool.
-
-    In 2021 these were operators by category.
-
-    `names`: sorted.
-    """
+    """Return which of sorted names are annotations of torch's profiler and optimizers."""
     found = np.zeros(len(names), np.bool_)
     for prefix in _ANNOTATION_PREFIXES:
         first = last = bisect_left(names, prefix)
@@ -91,10 +86,7 @@ def annotation_names(names: Sequence[str]) -> Bools:
 
 
 class Interner(dict[KeyT, int]):
-    """Numbers its keys in the order in which they first occur.
-
-    `most`: how many keys are numbered; any other is `BEYOND`. None: all.
-    """
+    """Numbers its keys in the order in which they first occur, those beyond `most` as `BEYOND`."""
 
     def __init__(self, most: int | None = None) -> None:
         super().__init__()
@@ -153,13 +145,11 @@ class ColumnParts:
 
 
 class LongestRows(ColumnParts):
-    """The columns of the longest rows, in bounded memory, however the file was cut into blocks.
+    """The columns of the longest rows, at most `most`, however the file was cut into blocks.
 
     Above `most` rows those shorter than 1 us are left out, then those shorter than 2, 4, 8, ... us,
-    until no more than `most` are left.
-
-    `left_out`: how many were left out. `shortest_ns`: the length from which on rows stay; 0 where
-    all do.
+    until no more than `most` are left. `shortest_ns`: from which length on rows stay; 0 where all
+    do.
     """
 
     def __init__(self, most: int) -> None:
@@ -289,10 +279,7 @@ class _Numbers(Generic[KeyT]):
         self._room: Int32s = np.array([ABSENT], np.int32)
 
     def of(self, texts: Sequence[bytes]) -> Int32s:
-        """Return each text's number, (len(texts) + 1,) int32; `ABSENT` last, which -1 indexes.
-
-        `texts`: those of the last call, and new ones.
-        """
+        """Return each text's number, (len(texts) + 1,) int32; `ABSENT` last, which -1 indexes."""
         start, self._count = self._count, len(texts)
         if self._count > start:
             if self._count >= len(self._room):

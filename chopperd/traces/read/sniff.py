@@ -72,10 +72,7 @@ def other_format(text: bytes, name: str) -> str | None:
 
 
 def _perfetto_packets(text: bytes) -> int:
-    """Count the packets that a text begins with, the last perhaps cut; 0 if it has other bytes.
-
-    Only the first few are read. Unlike packets, text has no control bytes but blanks.
-    """
+    """Count the first few packets of a text, the last perhaps cut; 0 for other bytes."""
     at = count = 0
     if not _BINARY.search(text):
         return 0
@@ -105,8 +102,7 @@ def _packet(text: bytes, at: int) -> tuple[int, int]:
 def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
     """Return a folder's Kineto traces, recognised by content, written since a time; sorted.
 
-    `newer_than_unix_ns`: files last written before are left out. `depth`: how many levels of
-    folders to search, the folder itself being the first.
+    `depth`: how many levels of folders to search, the folder itself being the first.
     """
     return sorted(
         path

@@ -52,11 +52,8 @@ class TraceSource:
     """A trace file, open for reading once from start to end.
 
     `truncated`: whether a compressed stream is incomplete; known when `chunks` has ended.
-    `expanded_bytes`: how much text was returned so far. `stored_bytes`: how much of the file was
-    read.
-
-    `progress`: called with (stored bytes read, size of the file). `name`: its name in errors; None
-    for `path`.
+    `expanded_bytes`, `stored_bytes`: how much text was returned, and how much of the file read.
+    `progress`: called with (stored bytes read, size of the file). `name`: its name in errors.
     """
 
     def __init__(
