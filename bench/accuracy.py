@@ -17,8 +17,7 @@ from bench.scenarios import SCENARIO_PRESETS, Scenario, StepTruth, observe, scen
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.model.arrays import Bools, Float64s
-from chopperd.model.kinds import Cause, CopyDirection
-from chopperd.model.spec import DType
+from chopperd.model.kinds import Cause, CopyDirection, DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Intervals
 from chopperd.units import NS_PER_MS
 

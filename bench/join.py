@@ -14,9 +14,8 @@ from bench.markdown import Figure, figure_table, median_and_range
 from chopperd.correlate import intervals
 from chopperd.correlate.join import join_device
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.kinds import Cause, CopyDirection, KernelClass
+from chopperd.model.kinds import Cause, CopyDirection, DType, KernelClass
 from chopperd.model.samples import GpuSamples
-from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, HostActivity
 from chopperd.units import NS_PER_S
 

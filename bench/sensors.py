@@ -16,9 +16,8 @@ import numpy as np
 from chopperd.correlate.join import RowClocks, join_device
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.kinds import CopyDirection, KernelClass
+from chopperd.model.kinds import CopyDirection, DType, KernelClass
 from chopperd.model.samples import GpuSamples
-from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Intervals
 from chopperd.units import NS_PER_MS, NS_PER_S
 

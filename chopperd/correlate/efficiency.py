@@ -23,8 +23,8 @@ from chopperd.correlate.groups import SumsOf
 from chopperd.correlate.intervals import lengths_ns
 from chopperd.correlate.waterfall import RowSums, Sums, is_class
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
-from chopperd.model.kinds import COMPUTE_CLASSES, KernelClass
-from chopperd.model.spec import DType, GpuSpec, peak_of
+from chopperd.model.devices import GpuSpec, peak_of
+from chopperd.model.kinds import COMPUTE_CLASSES, DType, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Intervals
 from chopperd.units import NS_PER_S
 

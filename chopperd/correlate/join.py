@@ -58,9 +58,9 @@ from chopperd.correlate.waterfall import (
     step_windows,
 )
 from chopperd.model.arrays import Float64s, Int8s, Int64s
+from chopperd.model.devices import GpuSpec
 from chopperd.model.kinds import CopyDirection
 from chopperd.model.samples import GpuSamples
-from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, HostActivity, HostStacks, Intervals, Phase
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_S

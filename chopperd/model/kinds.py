@@ -1,4 +1,4 @@
-"""Closed sets of labels: kernel classes, copy directions, and causes of a low clock."""
+"""Closed sets of labels: kernel classes, copy directions, element types, causes of a low clock."""
 
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -55,6 +55,29 @@ class CopyDirection(Labelled):
     D2H = 1
     D2D = 2
     MEMSET = 3
+
+
+class DType(Labelled):
+    """Element type that a matrix kernel multiplies; the value is its code in an int8 column.
+
+    `FLOAT` is 32 bits wide and either of FP32 and TF32, which inputs have in common.
+    """
+
+    NONE = -1
+    FP64 = 0
+    FP32 = 1
+    TF32 = 2
+    FLOAT = 3
+    FP16 = 4
+    BF16 = 5
+    FP8 = 6
+    INT8 = 7
+    FP4 = 8
+
+    @property
+    def label(self) -> str:
+        """Return the published name: "fp32_or_tf32" for `FLOAT`, else the name in lower case."""
+        return "fp32_or_tf32" if self is DType.FLOAT else self.name.lower()
 
 
 # The closed set of causes of a low clock, and their bit in a sample's `causes` column.

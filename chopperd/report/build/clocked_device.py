@@ -14,12 +14,11 @@ from chopperd.correlate.identity.mapping import UNMAPPED, Mapped, Traced, descri
 from chopperd.correlate.intervals import union
 from chopperd.correlate.join import JoinedDevice, RowClocks, join_device
 from chopperd.correlate.waterfall import is_class
-from chopperd.model.devices import Vendor
+from chopperd.model.devices import GpuSpec, Vendor, spec_of
 from chopperd.model.kinds import COMPUTE_CLASSES, Cause
 from chopperd.model.report import DeviceSummary, Note, Reference
 from chopperd.model.run import DeviceMap
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import DeviceNumbers, Trace, TraceDevice
 from chopperd.report.build.clocks import compute_rows

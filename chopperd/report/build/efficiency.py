@@ -12,8 +12,9 @@ import numpy as np
 from chopperd.correlate.efficiency import EfficiencyTotals
 from chopperd.model.answers import PartEfficiency, TypeTime
 from chopperd.model.arrays import Int64s
+from chopperd.model.devices import GpuSpec, Peak, peak_of
+from chopperd.model.kinds import DType
 from chopperd.model.report_rows import Efficiency
-from chopperd.model.spec import DType, GpuSpec, Peak, peak_of
 from chopperd.report.build.clocks import known_or_none
 from chopperd.units import NS_PER_S
 

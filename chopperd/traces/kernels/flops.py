@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from chopperd.model.spec import DType
+from chopperd.model.kinds import DType
 from chopperd.model.trace import Shapes
 
 Dims: TypeAlias = tuple[int, ...]

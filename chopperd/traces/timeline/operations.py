@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
-from chopperd.model.kinds import COPY_CLASSES, KernelClass
-from chopperd.model.spec import DType
+from chopperd.model.kinds import COPY_CLASSES, DType, KernelClass
 from chopperd.model.trace import DeviceRecords, RuntimeCalls, SpanKind, Trace
 from chopperd.traces.kernels.classes import class_by_operation
 from chopperd.traces.kernels.flops import Work, work_of

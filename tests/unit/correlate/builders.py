@@ -8,9 +8,8 @@ import numpy as np
 
 from chopperd.correlate.clock.signal import LabelledSamples, RunningClass, achieved_period_ns
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.kinds import Cause, CopyDirection, KernelClass
+from chopperd.model.kinds import Cause, CopyDirection, DType, KernelClass
 from chopperd.model.samples import GpuSamples
-from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, HostActivity, Intervals
 from chopperd.units import NS_PER_MS
 

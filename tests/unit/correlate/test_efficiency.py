@@ -12,8 +12,8 @@ from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.contention import contention
 from chopperd.correlate.efficiency import EfficiencyTotals, MatrixKernels
 from chopperd.correlate.waterfall import RowSums, busy_masks
-from chopperd.model.kinds import KernelClass
-from chopperd.model.spec import B200, H100_SXM, MI210, MI300X, MI325X, DType, GpuSpec
+from chopperd.model.devices import B200, H100_SXM, MI210, MI300X, MI325X, GpuSpec
+from chopperd.model.kinds import DType, KernelClass
 from chopperd.model.timeline import DeviceTimeline
 from chopperd.units import NS_PER_MS
 from tests.unit.correlate.builders import Rec, device, labelled

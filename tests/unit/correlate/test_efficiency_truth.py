@@ -23,8 +23,8 @@ from chopperd.correlate.efficiency import (
     MatrixKernels,
 )
 from chopperd.correlate.waterfall import RowSums, busy_masks
-from chopperd.model.kinds import KernelClass
-from chopperd.model.spec import MI300X, DType
+from chopperd.model.devices import MI300X
+from chopperd.model.kinds import DType, KernelClass
 from chopperd.model.timeline import DeviceTimeline
 from tests.unit.correlate.builders import Rec, device, labelled
 

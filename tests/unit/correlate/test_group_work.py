@@ -5,8 +5,8 @@ import pytest
 
 from chopperd.correlate.groups import MOST_GROUPS, group_totals, places_in, record_figures
 from chopperd.correlate.join import GroupWork, JoinedDevice, join_device
-from chopperd.model.kinds import KernelClass
-from chopperd.model.spec import MI300X, DType
+from chopperd.model.devices import MI300X
+from chopperd.model.kinds import DType, KernelClass
 from tests.unit.correlate.builders import MS, Rec, device, host
 
 GEMM, NORM, COMM = KernelClass.GEMM, KernelClass.NORM, KernelClass.COMM

@@ -2,7 +2,8 @@
 
 import pytest
 
-from chopperd.model.spec import B200, MI250X, SPECS, DType, GpuSpec, peak_of, spec_of
+from chopperd.model.devices import B200, MI250X, SPECS, GpuSpec, peak_of, spec_of
+from chopperd.model.kinds import DType
 
 STATED = [
     pytest.param(spec, dtype, id=f"{spec.product} {dtype.label}")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.spec import DType
+from chopperd.model.kinds import DType
 from chopperd.model.trace import Shapes
 from chopperd.traces.kernels.flops import _COUNTERS, Work, work_of
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.model.kinds import KernelClass
-from chopperd.model.spec import DType
+from chopperd.model.kinds import DType, KernelClass
 from chopperd.model.trace import Shapes, SpanKind, Trace
 from chopperd.traces.timeline.layout import lay_out
 from chopperd.traces.timeline.operations import record_work
