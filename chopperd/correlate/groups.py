@@ -5,7 +5,7 @@ up first, so that a grouping sums hundreds of rows instead of millions of record
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from chopperd.correlate.clock.integrals import AtOnce, ClockPieces
 from chopperd.correlate.clock.precision import Z_95
 from chopperd.correlate.intervals import places_of_spans
 from chopperd.correlate.waterfall import Sums, is_class
-from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s, rows_of
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import DeviceTimeline
 
@@ -105,12 +105,6 @@ class GroupTotals:
 
     def __len__(self) -> int:
         return len(self.group)
-
-    def take(self, indices: Int64s) -> "GroupTotals":
-        """Return some of the groups, in the order of their indices."""
-        return GroupTotals(
-            **{each.name: getattr(self, each.name)[indices] for each in fields(self)}
-        )
 
 
 def record_figures(
@@ -251,7 +245,7 @@ def step_groups(
     group = np.where(found.group < 0, found.group, found.group % values - 1)
     of_group = found.kind // kinds
     found = replace(found, group=group, kind=found.kind % kinds)
-    return tuple(found.take(np.flatnonzero(of_group == step)) for step in range(steps))
+    return tuple(rows_of(found, np.flatnonzero(of_group == step)) for step in range(steps))
 
 
 def places_in(totals: GroupTotals, column: Int32s | Int8s) -> Int64s:

@@ -7,7 +7,7 @@ Source: DESIGN.md section 2, "Who held it".
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from chopperd.correlate.waterfall import (
     following,
     is_class,
 )
-from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Timed, joined, rows_of
 from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.timeline import (
     DeviceTimeline,
@@ -65,11 +65,9 @@ class HeldTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pieces:
+class _Pieces(Timed):
     """Pieces of a device's time, (n,) each."""
 
-    start_ns: Int64s
-    end_ns: Int64s
     row: Int8s  # index into `HELD_ROWS`
     thread: Int32s  # that of the launch call; -1 without
     at_ns: Int64s  # when its stack is read; of pieces that move, at every moment of theirs
@@ -77,12 +75,8 @@ class _Pieces:
     holder: Int32s  # the holder; `_READ` where it takes a stack
     flags: Int8s  # bits of what else is known
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
     def of(self, rows: Int64s | Bools | slice) -> "_Pieces":
-        """Return the pieces at some indices."""
-        return _Pieces(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+        return rows_of(self, rows)
 
     def cut(self, row: Int64s, start_ns: Int64s, end_ns: Int64s) -> "_Pieces":
         """Return parts of pieces: whose they are, and their new starts and ends, (m,) each."""
@@ -103,7 +97,7 @@ def held_totals(
 
     `windows`: those of its steps, disjoint and in order, and last that of the whole file.
     """
-    pieces = _joined([*_idle(device, idle), *_communicating(device, masks, activity)])
+    pieces = joined([*_idle(device, idle), *_communicating(device, masks, activity)])
     pieces = pieces.of(pieces.end_ns > pieces.start_ns)
     pieces = pieces.of(np.argsort(pieces.start_ns, kind="stable"))
     pieces = _cut_at(pieces, np.concatenate((windows.start_ns[:-1], windows.end_ns[:-1])))
@@ -156,7 +150,7 @@ def _communicating(
     yield _pieces(back_ns, end_ns, "exposed_comm", NoHolder.THE_COLLECTIVE)
     before = _pieces(start_ns, call_ns, "exposed_comm", thread=thread)
     in_call = _pieces(call_ns, back_ns, "exposed_comm", thread=thread, in_call_ns=begin_ns)
-    yield _with_waits(_joined([before, in_call]), activity)
+    yield _with_waits(joined([before, in_call]), activity)
 
 
 def _with_waits(pieces: _Pieces, activity: tuple[HostActivity, ...]) -> _Pieces:
@@ -169,7 +163,7 @@ def _with_waits(pieces: _Pieces, activity: tuple[HostActivity, ...]) -> _Pieces:
         waits = intervals.contains(sync, mine.start_ns)
         flag = np.where(waits, np.int8(_HOST_WAITS), np.int8(_LATE_HOST))
         parts.append(replace(mine, flags=mine.flags | flag))
-    return _joined(parts)
+    return joined(parts)
 
 
 def _pieces(
@@ -192,13 +186,6 @@ def _pieces(
         moves=np.full(count, in_call_ns is None),
         holder=np.full(count, holder, np.int32),
         flags=np.full(count, 0 if in_call_ns is None else _IN_CALL, np.int8),
-    )
-
-
-def _joined(parts: list[_Pieces]) -> _Pieces:
-    names = (one.name for one in fields(_Pieces))
-    return _Pieces(
-        **{name: np.concatenate([getattr(each, name) for each in parts]) for name in names}
     )
 
 
@@ -240,7 +227,7 @@ def _read(pieces: _Pieces, stacks: HostStacks) -> _Pieces:
         there = stacks.holder[edge]
         holder = np.where(named[there], there, away.holder)
         parts += [lost.of(~other), replace(away, holder=holder)]
-    both = _joined(parts)
+    both = joined(parts)
     return both.of(np.argsort(both.start_ns, kind="stable"))
 
 

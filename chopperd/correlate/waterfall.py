@@ -13,7 +13,7 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.intervals import length_ns, lengths_ns, places, places_of_spans, union
-from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Timed
 from chopperd.model.kinds import (
     COMM_CLASSES,
     COMPUTE_CLASSES,
@@ -41,14 +41,8 @@ IDLE_ROWS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class Windows(Timed):
     """Stretches of device time to report on, in any order: (w,) int64 starts and ends."""
-
-    start_ns: Int64s
-    end_ns: Int64s
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
 from chopperd.model.answers import HolderKind
-from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Timed
 from chopperd.model.kinds import Labelled
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_US
@@ -74,14 +74,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intervals:
+class Intervals(Timed):
     """Disjoint half-open intervals, sorted: (n,) int64 starts and ends with start < end."""
-
-    start_ns: Int64s
-    end_ns: Int64s
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,12 +176,10 @@ class HostStacks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTimeline:
+class DeviceTimeline(Timed):
     """One device of one trace: its records sorted by (start_ns, end_ns), one row each."""
 
     device: int  # the trace's device number
-    start_ns: Int64s
-    end_ns: Int64s
     stream: Int64s
     kernel_class: Int8s  # `KernelClass`
     copy_direction: Int8s  # `CopyDirection`
@@ -220,9 +212,6 @@ class DeviceTimeline:
     early_count: int = 0  # records that start before the call of their correlation id
     # How its clock and the host's drift apart, where that could be measured
     drift: ClockDrift | None = None
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from chopperd.model.arrays import Int8s, Int32s, Int64s
+from chopperd.model.arrays import Int8s, Int32s, Int64s, Timed
 from chopperd.model.run import ProcessGroup
 
 MOST_DETAILS: Final = 1 << 16
@@ -98,7 +98,7 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRecords:
+class DeviceRecords(Timed):
     """Kernels, copies and fills: one row each, sorted by (start_ns, end_ns).
 
     Impossible records (zero duration far outside the capture, negative or absurd duration) are left
@@ -107,9 +107,6 @@ class DeviceRecords:
 
     device: Int32s  # the trace's own device number
     stream: Int64s  # streams are keyed by (device, stream)
-
-    start_ns: Int64s
-    end_ns: Int64s
     kind: Int8s  # `RecordKind`
     name: Int32s
     correlation: Int64s  # -1 absent or 0 (which Kineto writes for "none")
@@ -123,29 +120,20 @@ class DeviceRecords:
     # "Comms Id": torch's hash of group, number and ranks, all 64 bits, signed; -1 absent
     comms_id: Int64s
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeCalls:
+class RuntimeCalls(Timed):
     """Runtime and driver API calls on the host (CUDA, HIP), sorted by start_ns."""
 
     thread: Int32s  # index into `Trace.threads`
-
-    start_ns: Int64s
-    end_ns: Int64s
     name: Int32s
     correlation: Int64s  # -1 absent
     external_id: Int64s  # -1 absent or 0
     size_bytes: Int64s  # what it copies or allocates; -1 not reported (CUDA never does)
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostSpans:
+class HostSpans(Timed):
     """Operators, annotations and calls of modules on the host, sorted by (start_ns, -end_ns).
 
     Modules ("nn.Module: Linear_0") are the Python functions that torch's profiler names so; other
@@ -153,9 +141,6 @@ class HostSpans:
     """
 
     thread: Int32s  # index into `Trace.threads`
-
-    start_ns: Int64s
-    end_ns: Int64s
     name: Int32s
     kind: Int8s  # `SpanKind`
     external_id: Int64s  # -1 absent or 0
@@ -168,38 +153,25 @@ class HostSpans:
     shapes: Int32s
     collective: Int32s  # index into `Trace.collectives`; -1 without
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonFrames:
+class PythonFrames(Timed):
     """Calls of Python functions that are no modules, sorted by (start_ns, -end_ns).
 
     Only those on threads that make runtime calls, and of more than `MOST_FRAMES` the longest.
     """
 
     thread: Int32s  # index into `Trace.threads`
-    start_ns: Int64s
-    end_ns: Int64s
     function: Int32s  # index into `Trace.functions`
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpans:
+class DeviceSpans(Timed):
     """GPU-side annotation rows (`gpu_user_annotation`), sorted by start_ns."""
 
     device: Int32s
     stream: Int64s
-    start_ns: Int64s
-    end_ns: Int64s
     name: Int32s
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

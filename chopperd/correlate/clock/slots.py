@@ -1,14 +1,14 @@
 """Cut the busy samples of one GPU into short slots of time, independent of how they arrive."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isnan
 from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.causes import bit_shares
-from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.arrays import Float64s, Int64s, joined, rows_of
 from chopperd.model.kinds import CAUSES
 from chopperd.units import NS_PER_MS, NS_PER_S
 
@@ -30,10 +30,6 @@ class ClockSamples:
     #: NaN where not reported.
     power_w: Float64s
     temperature_c: Float64s
-
-    def chosen(self, rows: Bools | slice) -> "ClockSamples":
-        """Return the samples of some rows."""
-        return ClockSamples(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +66,20 @@ class SlotCutter:
 
         Samples that are not busy or have no clock are left out.
         """
-        samples = samples.chosen((samples.busy_s > 0) & np.isfinite(samples.sm_clock_mhz))
+        is_used = (samples.busy_s > 0) & np.isfinite(samples.sm_clock_mhz)
+        samples = rows_of(samples, is_used)
         if not len(samples.t_ns):
             return []
-        joined = _joined([*self._pending, samples])
-        numbers = joined.t_ns // SLOT_NS
+        pending = joined([*self._pending, samples])
+        numbers = pending.t_ns // SLOT_NS
         whole = int(np.searchsorted(numbers, numbers[-1]))
-        self._pending = [joined.chosen(slice(whole, None))]
-        return self._cut(joined.chosen(slice(0, whole)))
+        self._pending = [rows_of(pending, slice(whole, None))]
+        return self._cut(rows_of(pending, slice(0, whole)))
 
     def flush(self) -> list[ClockSlot]:
         """Remove the pending samples and return them as a slot; no later sample may be in it."""
         pending, self._pending = self._pending, []
-        return self._cut(_joined(pending)) if pending else []
+        return self._cut(joined(pending)) if pending else []
 
     def _cut(self, samples: ClockSamples) -> list[ClockSlot]:
         if not len(samples.t_ns):
@@ -152,14 +149,3 @@ class _Held:
                 self._value = np.nan
             filled.append(self._value)
         return filled
-
-
-def _joined(parts: Sequence[ClockSamples]) -> ClockSamples:
-    if len(parts) == 1:
-        return parts[0]
-    return ClockSamples(
-        **{
-            each.name: np.concatenate([getattr(part, each.name) for part in parts])
-            for each in fields(ClockSamples)
-        }
-    )

@@ -13,7 +13,7 @@ import numpy as np
 
 from chopperd.correlate.intervals import EMPTY, union
 from chopperd.correlate.waterfall import is_class
-from chopperd.model.arrays import Int64s
+from chopperd.model.arrays import Int64s, Timed
 from chopperd.model.kinds import COMM_CLASSES
 from chopperd.model.timeline import DeviceTimeline, Intervals, Timeline
 from chopperd.model.trace import Collective
@@ -52,21 +52,16 @@ class CollectiveKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankCollectives:
+class RankCollectives(Timed):
     """Communication kernels of one device, (n,) each, sorted by (start_ns, end_ns); Unix ns."""
 
     kinds: tuple[CollectiveKind, ...]  # what `kind` indexes
     kind: Int64s  # -1 unknown
     step: Int64s  # number of the step that launched it; -1 none
     seq: Int64s  # torch's number of the collective in its group; -1 unknown
-    start_ns: Int64s
-    end_ns: Int64s
     exposed: Intervals  # when communication ran and no compute
     until_ns: int  # the columns are complete up to this time
     left_out: int = 0  # kernels after it
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import numpy as np
 
 from chopperd.correlate.ranks.collectives import RankCollectives
-from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int64s, Timed
 from chopperd.units import NS_PER_US
 
 #: Ends of one symmetric collective agree within this or this share of its transfer: within 7 us on
@@ -50,7 +50,7 @@ class Matches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kernels:
+class _Kernels(Timed):
     """Kernels of all ranks, rank after rank and in order of start: (n,) each."""
 
     rank: Int64s
@@ -62,11 +62,6 @@ class _Kernels:
     comparable: Bools  # whether all ranks of a group take part
     step: Int64s
     seq: Int64s
-    start_ns: Int64s
-    end_ns: Int64s
-
-    def __len__(self) -> int:
-        return len(self.rank)
 
 
 def match(ranks: Sequence[RankCollectives], world_size: int) -> Matches:

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.arrays import Bools, Int32s, Int64s, Ints
+from chopperd.model.arrays import Bools, Int32s, Int64s, Ints, rows_of
 from chopperd.model.trace import (
     Damage,
     DeviceRecords,
@@ -266,9 +266,7 @@ def _frames(
     numbers = {"thread": thread_numbers, "function": functions.column}
     frames = _model_table(PythonFrames, table, numbers)
     launching = np.isin(frames.thread, np.unique(calls.thread))
-    frames = PythonFrames(
-        **{one.name: getattr(frames, one.name)[launching] for one in fields(frames)}
-    )
+    frames = rows_of(frames, launching)
     used, function = np.unique(frames.function, return_inverse=True)
     named = tuple(functions.values[number] for number in used.tolist())
     return replace(frames, function=function.astype(np.int32)), named

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int64s, Ints
+from chopperd.model.arrays import Bools, Int64s, Ints, rows_of
 from chopperd.model.trace import DeviceRecords, DeviceSpans, FlowEnds, HostSpans, RuntimeCalls
 from chopperd.units import NS_PER_MS, NS_PER_US
 
@@ -41,7 +41,7 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
         return table, 0
     keep = np.ones(len(table), np.bool_)
     keep[copies] = False
-    return _rows_of(table, keep), len(copies)
+    return rows_of(table, keep), len(copies)
 
 
 def with_next(rows: Int64s, count: int) -> Int64s:
@@ -100,12 +100,7 @@ def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
     cut_ns = records.end_ns.copy()
     cut_ns[order[early[far]]] = start_ns[after[far]]
     order = np.lexsort((cut_ns, records.start_ns))
-    return _rows_of(replace(records, end_ns=cut_ns), order), int(np.count_nonzero(far))
-
-
-def _rows_of(table: TableT, rows: Int64s | Bools) -> TableT:
-    columns = {column.name: getattr(table, column.name)[rows] for column in fields(table)}
-    return replace(table, **columns)
+    return rows_of(replace(records, end_ns=cut_ns), order), int(np.count_nonzero(far))
 
 
 def _changes(column: Ints) -> Bools:

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s, Timed
 from chopperd.model.timeline import Phase
 from chopperd.model.trace import MODULE_PREFIX, SpanKind, Trace
 from chopperd.traces.kernels.names import bounded, names_matching, used_names
@@ -143,12 +143,10 @@ class Sharding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretches:
+class Stretches(Timed):
     """Stretches of time of threads that belong to modules, sorted by (start_ns, -end_ns)."""
 
     thread: Int32s
-    start_ns: Int64s
-    end_ns: Int64s
     module: Int32s
 
 

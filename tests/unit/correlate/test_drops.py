@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector, DropRules
+from chopperd.model.arrays import rows_of
 from chopperd.model.captures import ClockDrop, DropState
 from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_S
@@ -173,7 +174,7 @@ def test_power_and_temperature_are_told_of_just_before_and_over_it() -> None:
 
 def test_samples_one_by_one_give_the_same_drops() -> None:
     samples = stream([(20, 1500), (5, 1350), (20, 1500)])
-    singles = [samples.chosen(slice(place, place + 1)) for place in range(len(samples.t_ns))]
+    singles = [rows_of(samples, slice(place, place + 1)) for place in range(len(samples.t_ns))]
     assert found_in(*singles) == found_in(samples)
     assert len(found_in(samples)) == 1
 
@@ -197,7 +198,7 @@ def test_drops_are_those_of_plain_loops_however_the_stream_is_cut(
     samples = _noisy(stream([(4, 1500), *runs]), noise_mhz, seed)
     whole = found_in(samples, rules=QUICK)
     edges = [0, *sorted(cuts), len(samples.t_ns)]
-    parts = [samples.chosen(slice(*edge)) for edge in pairwise(edges)]
+    parts = [rows_of(samples, slice(*edge)) for edge in pairwise(edges)]
     assert found_in(*parts, rules=QUICK) == whole
     by_loops = drops_by_loops(samples, QUICK)
     assert [drop.state.value for drop in whole] == [state for state, *_ in by_loops]
