@@ -75,7 +75,7 @@ class Sampling:
             raise ConfigError([failure.reason])
 
     def burst(self, seconds: float) -> None:
-        """Sample at the burst rate for a while (`model.services.Bursts`); for any thread.
+        """Sample at the burst rate for a while, from any thread.
 
         It begins within half a second and lasts at most as long as configured; another call can
         extend it but not shorten it.

@@ -46,6 +46,28 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChopperTimes:
+    """The figures of a row as Chopper defines them; sums over its compute kernels.
+
+    `kernel_count` and `kernel_ns` are of compute kernels with a launch, without communication and
+    its packing; `kernel_ns` and `launch_ns` make Chopper's time of an iteration. `launch_ns` are
+    the gaps between a compute kernel's end and the next one's start, `prep_ns` and `call_ns` their
+    parts before and from the begin of the launch call. `first_launch_ns` is from the first kernel
+    of all to the first compute kernel, `first_call_ns` from that one's launch call to its start;
+    their difference is Chopper's prep. `overlap_ratio` of the time communication runs.
+    """
+
+    kernel_count: int
+    kernel_ns: int
+    launch_ns: int
+    prep_ns: int
+    call_ns: int
+    first_launch_ns: int
+    first_call_ns: int
+    overlap_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartChopper:
     """Chopper's figures of one family, operation, layer or annotation, as of `ChopperTimes`.
 

@@ -98,9 +98,9 @@ class EnergyCounter:
     """Turns a driver's cumulative energy counter into increments, despite dips, jumps and restarts.
 
     A reading that can't follow on the last good one, as it is lower or impossibly high, adds
-    nothing. If the counter goes on from there for half a second, it has restarted and counts from
-    there on; if it comes back before, that was a dip or a torn number. What is not known is never
-    added: the energy between the last good reading and a restart is left out.
+    nothing. If the counter goes on from there for half a second, it has restarted; if it comes back
+    before, that was a dip or a torn number. What is not known, as the energy before a restart, is
+    never added.
     """
 
     def __init__(self) -> None:
@@ -113,10 +113,7 @@ class EnergyCounter:
         return self._other is not None
 
     def increment_j(self, energy_j: float, t_mono_ns: int) -> float:
-        """Record a reading and return the energy in J that it adds, >= 0; the first adds 0.
-
-        `t_mono_ns`: time of the reading; not earlier than that of the previous one.
-        """
+        """Record a reading, in order of time; return the energy in J that it adds, >= 0."""
         reading = t_mono_ns, energy_j
         if self._good is None or _follows(self._good, reading):
             return self._believe(reading, self._good or reading)

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from chopperd.model.answers import Held, PartChopper, PartEfficiency, TypeTime
+from chopperd.model.answers import ChopperTimes, Held, PartChopper, PartEfficiency, TypeTime
 
 UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer, phase or annotation
 OTHER_PARTS: Final = "(other)"  # parts or families with the least time, where there are very many
@@ -139,28 +139,6 @@ class CollectiveTraffic:
     bytes: int | None
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChopperTimes:
-    """The figures of a row as Chopper defines them; sums over its compute kernels.
-
-    `kernel_count` and `kernel_ns` are of compute kernels with a launch, without communication and
-    its packing; `kernel_ns` and `launch_ns` make Chopper's time of an iteration. `launch_ns` are
-    the gaps between a compute kernel's end and the next one's start, `prep_ns` and `call_ns` their
-    parts before and from the begin of the launch call. `first_launch_ns` is from the first kernel
-    of all to the first compute kernel, `first_call_ns` from that one's launch call to its start;
-    their difference is Chopper's prep. `overlap_ratio` of the time communication runs.
-    """
-
-    kernel_count: int
-    kernel_ns: int
-    launch_ns: int
-    prep_ns: int
-    call_ns: int
-    first_launch_ns: int
-    first_call_ns: int
-    overlap_ratio: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

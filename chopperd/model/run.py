@@ -18,10 +18,7 @@ class ProcessGroup:
     digest: int  # CRC-32 of all its ranks
 
     def holds(self, rank: int) -> bool:
-        """Whether a rank is certainly in the group.
-
-        False also where the ranks are not evenly spaced, so that membership is unknown.
-        """
+        """Whether a rank is certainly in the group: not where the ranks are unevenly spaced."""
         if self.stride is None:
             return False
         nth, rest = divmod(rank - self.first, self.stride)
@@ -63,8 +60,6 @@ class DeviceMap:
     def named(self, rank: int | None, device: int, *, any_rank: bool) -> str | None:
         """Return the GPU that the map gives to a trace device of a rank; None if it names none.
 
-        `device` is its number in the trace.
-
         An entry for the rank precedes one for any rank, which counts only with `any_rank`.
         """
         gpus = {(of, number): gpu for of, number, gpu in self.entries}
@@ -73,10 +68,9 @@ class DeviceMap:
 
 
 def device_map_of(text: str, name: str) -> DeviceMap:
-    """Parse a device map from `0=GPU-uuid,3:0=GPU-uuid` or `pci`.
+    """Parse a device map from `0=GPU-uuid,3:0=GPU-uuid` or `pci`; `name` is that of the setting.
 
-    Raises:
-        ConfigError: Parts of the text are not valid; the message lists them.
+    Raises: ConfigError: Parts of the text are not valid; the message lists them.
     """
     parts = [part.strip() for part in text.split(",")]
     named = [part for part in parts if part != _PCI_ORDER]

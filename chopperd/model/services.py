@@ -1,7 +1,7 @@
 """Protocols of the agent's services for the API: no implementation.
 
-All methods may be called from any thread and may block on disk; none waits for the sampler or
-the worker.
+All methods may be called from any thread and may block on disk; none waits for the sampler or the
+worker.
 """
 
 from collections.abc import Sequence
@@ -130,13 +130,6 @@ class SampleSource(Protocol):
 
         None if there are none.
         """
-
-
-class Bursts(Protocol):
-    """Starts bursts of faster sampling, so that a capture has enough samples."""
-
-    def burst(self, seconds: float) -> None:
-        """Sample at the burst rate for `seconds` from now on."""
 
 
 class PauseControl(Protocol):

@@ -15,14 +15,13 @@ from chopperd.correlate.groups import OTHER, GroupTotals, RecordFigures, group_t
 from chopperd.correlate.join import GroupWork
 from chopperd.correlate.traffic import Traffic, TransferTotals, bus_factor
 from chopperd.correlate.waterfall import COPY_DIRECTIONS
-from chopperd.model.answers import PartChopper, PartEfficiency
+from chopperd.model.answers import ChopperTimes, PartChopper, PartEfficiency
 from chopperd.model.arrays import Int8s, Int32s, Int64s
 from chopperd.model.kinds import KERNEL_CLASSES
 from chopperd.model.report import HostPart, HostTime
 from chopperd.model.report_rows import (
     OTHER_PARTS,
     UNKNOWN_PART,
-    ChopperTimes,
     ClassTotal,
     CollectiveTraffic,
     Contention,

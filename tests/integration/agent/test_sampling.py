@@ -12,7 +12,6 @@ import pytest
 from chopperd.agent.sampling import Sampling
 from chopperd.clock import SystemClock
 from chopperd.model.live import SamplerCondition
-from chopperd.model.services import Bursts
 from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
@@ -152,9 +151,10 @@ def test_a_burst_is_begun_from_any_thread_and_lasts_no_longer_than_configured(
     scripted: Scripted,
 ) -> None:
     scripted.becomes(SamplerCondition.RUNNING)
-    bursts: Bursts = scripted.sampling
     begun_ns = CLOCK.mono_ns()
-    thread = threading.Thread(target=bursts.burst, args=(1000.0,), name="chopperd-capture")
+    thread = threading.Thread(
+        target=scripted.sampling.burst, args=(1000.0,), name="chopperd-capture"
+    )
     thread.start()
     thread.join()
     assert scripted.woken.is_set()

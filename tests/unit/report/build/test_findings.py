@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.answers import Finding, Held, RankLine, RanksSummary
+from chopperd.model.answers import ChopperTimes, Finding, Held, RankLine, RanksSummary
 from chopperd.model.report import Profiler, ReportDocument
-from chopperd.model.report_rows import ChopperTimes, CollectiveTraffic, ExposedComm, ExposedCopy
+from chopperd.model.report_rows import CollectiveTraffic, ExposedComm, ExposedCopy
 from chopperd.report.build.findings import MOST_FINDINGS, findings_of
 from chopperd.report.text.explanations import EXPLANATIONS, explained
 from tests.unit.report.documents import MS, eight_gpus, single_gpu
