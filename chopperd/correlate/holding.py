@@ -102,8 +102,8 @@ def held_totals(
     pieces = pieces.of(np.argsort(pieces.start_ns, kind="stable"))
     pieces = _cut_at(pieces, np.concatenate((windows.start_ns[:-1], windows.end_ns[:-1])))
     sums = _Sums(stacks.holders, windows)
-    for some in _in_parts(pieces):
-        sums.add(_read(some, stacks))
+    for begin in range(0, len(pieces), _AT_ONCE):  # in parts that need little memory
+        sums.add(_read(pieces.of(slice(begin, begin + _AT_ONCE)), stacks))
     return sums.totals()
 
 
@@ -205,11 +205,6 @@ def _repeated(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
     count = last - first + 1
     row = np.repeat(np.arange(len(first)), count)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)
-
-
-def _in_parts(pieces: _Pieces) -> Iterator[_Pieces]:
-    for begin in range(0, len(pieces), _AT_ONCE):
-        yield pieces.of(slice(begin, begin + _AT_ONCE))
 
 
 def _read(pieces: _Pieces, stacks: HostStacks) -> _Pieces:

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.timeline import ClockDrift
 from chopperd.units import NS_PER_US, TimeTriple
 
@@ -50,14 +50,9 @@ def realtime_step_ns(
     inside = (first_ns < end_unix_ns) & (last_ns >= start_unix_ns)
     if not inside.any():
         return None
-    steps_ns = _steps_ns(np.diff(mono_ns), np.diff(offset_ns))
-    return round(float(np.abs(steps_ns[inside]).max()))
-
-
-def _steps_ns(spacing_ns: Int64s, change_ns: Int64s) -> Float64s:
-    """Return each change of offset less the part due to the steady rate, ns, (n,) float64."""
+    spacing_ns, change_ns = np.diff(mono_ns), np.diff(offset_ns)
     rate = np.median(change_ns / spacing_ns) if len(spacing_ns) >= _RATE_INTERVALS else 0.0
-    return np.asarray(change_ns - rate * spacing_ns, dtype=np.float64)
+    return round(float(np.abs(change_ns - rate * spacing_ns)[inside].max()))
 
 
 def _columns(triples: Sequence[TimeTriple]) -> tuple[Int64s, Int64s]:

@@ -136,8 +136,9 @@ def sensor_period(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
     changes = changes_of(t_ns, value)
     if len(changes) < MIN_CHANGES:
         return None
-    if _is_new_at_each_read(changes):
-        high_ns = round(RESOLVED_SPACINGS * changes.spacing_ns)
+    resolved_ns = RESOLVED_SPACINGS * changes.spacing_ns
+    if np.median(np.diff(changes.after_ns)) < resolved_ns:  # the reads set the pace, not the sensor
+        high_ns = round(resolved_ns)
         return SensorPeriod(period_ns=round(changes.spacing_ns), low_ns=0, high_ns=high_ns)
     changes = changes.first(_MOST_CHANGES)
     tried_ns = _tried_periods_ns(changes)
@@ -163,7 +164,8 @@ def period_in_samples(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
     """
     found: list[SensorPeriod] = []
     asked = 0
-    for first in _stretch_starts(len(t_ns)):
+    starts = range(0, max(len(t_ns) - _STRETCH_READS // 2, 1), _STRETCH_READS)
+    for first in starts[:: -(-len(starts) // _MOST_STRETCHES)]:
         inside = slice(first, first + _STRETCH_READS)
         if len(changes_of(t_ns[inside], value[inside])) < _MIN_STRETCH_CHANGES:
             continue
@@ -190,18 +192,6 @@ def contradicts(t_ns: Int64s, value: Float64s, period_ns: int) -> bool:
     at_most_apart_ns = changes.after_ns[1:] - changes.before_ns[:-1]
     close = int(np.count_nonzero(at_most_apart_ns < _TOO_CLOSE * period_ns))
     return close > max(_MAX_TOO_CLOSE * len(at_most_apart_ns), MIN_CHANGES)
-
-
-def _stretch_starts(count: int) -> list[int]:
-    """Return the first read of each stretch: of all, or `_MOST_STRETCHES` spread evenly."""
-    starts = range(0, max(count - _STRETCH_READS // 2, 1), _STRETCH_READS)
-    return list(starts[:: -(-len(starts) // _MOST_STRETCHES)])
-
-
-def _is_new_at_each_read(changes: Changes) -> bool:
-    """Whether the value is new so often that the reads, not the sensor, set the pace."""
-    apart_ns = np.median(np.diff(changes.after_ns))
-    return bool(apart_ns < RESOLVED_SPACINGS * changes.spacing_ns)
 
 
 def _tried_periods_ns(changes: Changes) -> Float64s:

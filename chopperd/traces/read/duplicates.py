@@ -32,7 +32,8 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
     are copies only if they have an id of their own.
     """
     start_ns, end_ns = _times(table)
-    rows = _tied(start_ns, end_ns)
+    first = np.flatnonzero(start_ns[1:] == start_ns[:-1])
+    rows = with_next(first[end_ns[first + 1] == end_ns[first]], len(start_ns))
     rows = rows[(start_ns[rows] < end_ns[rows]) | _identified(table, rows)]
     if len(rows) == 0:
         return table, 0
@@ -136,12 +137,6 @@ def _identified(table: TableT, rows: Int64s) -> Bools:
     if isinstance(table, FlowEnds):
         return table.flow[rows] >= 0
     return np.zeros(len(rows), np.bool_)
-
-
-def _tied(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """Return ascending indices of rows that start and end with the row before or after them."""
-    first = np.flatnonzero(start_ns[1:] == start_ns[:-1])
-    return with_next(first[end_ns[first + 1] == end_ns[first]], len(start_ns))
 
 
 def _repeats(columns: list[Ints]) -> Bools:

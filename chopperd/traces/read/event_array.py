@@ -175,12 +175,12 @@ def _array_end(data: bytes) -> int | None:
     """
     since = max(0, len(data) - _LONGEST_TAIL_BYTES)
     ends = [end.end() for end in _ARRAY_END.finditer(data, since)]
-    closing = (end for end in ends[-_ENDS_TRIED:] if _closes(data[end:]))
+    closing = (
+        end
+        for end in ends[-_ENDS_TRIED:]
+        if is_json(b'{"":[' + repaired(data[end:])) or not data[end + 1 :].strip()
+    )
     return next(closing, ends[-1] if ends else None)
-
-
-def _closes(rest: bytes) -> bool:
-    return is_json(b'{"":[' + repaired(rest)) or not rest[1:].strip()
 
 
 class DamagedTextError(Exception):

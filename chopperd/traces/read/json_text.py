@@ -195,16 +195,14 @@ def with_nulls(text: bytes) -> bytes:
 
 def with_floats(text: bytes) -> bytes:
     """Return `text` with integers too long for Python written as floats, which have no limit."""
-    return _LONG_INTEGER.sub(_with_float, text) if _LONG_DIGITS.search(text) else text
+    if not _LONG_DIGITS.search(text):
+        return text
+    return _LONG_INTEGER.sub(lambda at: at[0] + _NO_EXPONENT if at["digits"] else at[0], text)
 
 
 def may_lack_value(text: bytes, offset: int | None) -> bool:
     """Whether a missing or invalid value may be what a parser refused at an offset."""
     return offset is not None and _MAY_BE_NONE.match(text, offset) is not None
-
-
-def _with_float(found: re.Match[bytes]) -> bytes:
-    return found[0] + _NO_EXPONENT if found["digits"] else found[0]
 
 
 def _with_null(found: re.Match[bytes]) -> bytes:

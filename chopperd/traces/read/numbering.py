@@ -78,7 +78,7 @@ def names_of(names: Iterable[str]) -> Numbering[str]:
     return Numbering([texts[place] for place in order], number)
 
 
-def threads_of(threads: Iterable[tuple[Scalar, Scalar]]) -> Numbering[Thread]:
+def threads_of(threads: Iterable[tuple[Scalar, ...]]) -> Numbering[Thread]:
     """Number threads, sorted by process and thread."""
     columns = [_plainly(column, _identity) for column in _columns(threads, 2)]
     return _by_parts(columns, lambda process, thread: (process, thread))

@@ -30,7 +30,7 @@ _DECIMAL: Final = re.compile(r"(?:stream +(?=[-\d]))?([-+]?\d+)", re.ASCII)
 _ID: Final = re.compile(r"([-+]?\d+)|0[xX]([0-9a-fA-F]+)", re.ASCII)
 CollectiveKey: TypeAlias = tuple[Scalar, ...]
 """Name, dtype, elements in and out, group, its description, its size, its ranks: as in `args`."""
-ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
+ShapesKey: TypeAlias = tuple[bytes, ...]
 """JSON texts of dims, types and values."""
 MarkKey: TypeAlias = tuple[Scalar, ...]
 """Module, name and phase: as in `args`."""
@@ -56,7 +56,7 @@ class TraceRows:
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
         self.functions: Interner[str] = Interner()
-        self.threads: Interner[tuple[Scalar, Scalar]] = Interner()
+        self.threads: Interner[tuple[Scalar, ...]] = Interner()
         self.collectives: Interner[CollectiveKey] = Interner(MOST_DETAILS)
         self.shapes: Interner[ShapesKey] = Interner(MOST_DETAILS)
         self.marks: Interner[MarkKey] = Interner(MOST_DETAILS)
@@ -240,9 +240,11 @@ class ScannedRows:
         self._numbers: Mapping[str, Callable[[Sequence[bytes]], Int32s]] = {
             "name": _Numbers(rows.names, _texts).of,
             "function": _Numbers(rows.functions, _texts).of,
-            "thread": _Numbers(rows.threads, _threads).of,
+            "thread": _Numbers(rows.threads, _joined).of,
             "collective": _Numbers(rows.collectives, _joined).of,
-            "shapes": _Numbers(rows.shapes, _shapes).of,
+            "shapes": _Numbers(
+                rows.shapes, lambda texts: [(*text.split(JOIN),) for text in texts]
+            ).of,
             "mark": _Numbers(rows.marks, _joined).of,
             "place": _Numbers(rows.places, scalars_of).of,
         }
@@ -309,9 +311,5 @@ def _joined(texts: Sequence[bytes]) -> list[tuple[Scalar, ...]]:
     return list(zip(*(values[at::each] for at in range(each)), strict=True))
 
 
-def _threads(texts: Sequence[bytes]) -> list[tuple[Scalar, Scalar]]:
-    return [(process, thread) for process, thread in _joined(texts)]
-
-
-def _shapes(texts: Sequence[bytes]) -> list[ShapesKey]:
-    return [(dims, types, values) for dims, types, values in (text.split(JOIN) for text in texts)]
+def _split(texts: Sequence[bytes]) -> list[ShapesKey]:
+    return [tuple(text.split(JOIN)) for text in texts]

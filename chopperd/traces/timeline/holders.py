@@ -230,16 +230,14 @@ class _Stacks:
     def columns(self, things: _Things) -> list[Int32s]:
         """Return the columns of holders by the innermost thing, (m + 1,): see `_coded`."""
         text = np.append(things.text, np.int32(-1))
+        inner_region = np.where(self.backward, np.int32(len(things.texts) - 1), text[self.module])
         return _coded(
             things,
             self.named,
             np.append(np.arange(len(things)), -1),
             self.whole,
-            np.where(self.outer >= 0, text[self.outer], self._inner_region(text)),
+            np.where(self.outer >= 0, text[self.outer], inner_region),
         )
-
-    def _inner_region(self, text: Int32s) -> Int32s:
-        return np.where(self.backward, np.int32(len(self._things.texts) - 1), text[self.module])
 
 
 def _depths(parent: Int64s) -> Int32s:

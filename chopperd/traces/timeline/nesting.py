@@ -91,14 +91,12 @@ class Nesting:
         position = self._axis.position(moments.thread, moments.at_ns)
         since = np.zeros(len(moments), np.int64)
         if inside is not None:
-            since = np.searchsorted(self._keys(), self._key(moments.thread, inside), "right")
+            keys = self._key(self._spans.thread[self._rows], self._rows)  # rising
+            since = np.searchsorted(keys, self._key(moments.thread, inside), "right")
             since[inside < 0] = 0
         found = self._ends.first_above(since, position)
         found[found >= np.searchsorted(self._start, position, "right")] = -1
         return self._spans_at(found)
-
-    def _keys(self) -> Int64s:
-        return self._key(self._spans.thread[self._rows], self._rows)
 
     def _key(self, thread: Int32s, row: Int64s) -> Int64s:
         return thread.astype(np.int64) * len(self._spans.start_ns) + row

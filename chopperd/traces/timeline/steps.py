@@ -117,7 +117,7 @@ def _by_markers(trace: Trace) -> MarkedSteps:
             [_step_number(trace.names[name]) for name in spans.name[mine].tolist()],
             (spans.start_ns[mine], spans.end_ns[mine]),
             spans.thread[mine].astype(np.int64),
-            merged=_longest,
+            merged=lambda markers: max(markers, key=lambda each: each.end_ns - each.start_ns),
         )
         optimizer_ns = spans.start_ns[optimizers[threads[spans.thread[optimizers]]]]
         found.append((process, _accumulated(markers, optimizer_ns)))
@@ -275,10 +275,6 @@ def _borders_ns(number: Int64s, times: tuple[Int64s, Int64s], lane: Int64s) -> I
 def _step_number(name: str) -> int:
     found = STEP_MARKER.match(name)
     return int(found.group(1)) if found else -1
-
-
-def _longest(markers: Iterable[Marker]) -> Marker:
-    return max(markers, key=lambda marker: marker.end_ns - marker.start_ns)
 
 
 def _hull(markers: Iterable[Marker]) -> Marker:
