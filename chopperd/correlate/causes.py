@@ -7,16 +7,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.signal import ClassClock
+from chopperd.model import kinds
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.kinds import (
-    CAUSES,
-    OUTRANKED,
-    PROTECTIONS,
-    REPORTED_CAUSES,
-    Cause,
-    has_protection,
-    ranked,
-)
 from chopperd.model.plausible import most_limited_ns
 from chopperd.model.samples import GpuSamples
 
@@ -34,7 +26,7 @@ _EXPLAINED: Final = 1e-6
 #: An idle GPU that is no warmer is under no limit of its own power or temperature.
 _COOL_C: Final = 50.0
 _MIN_IDLE_SAMPLES: Final = 5
-_OF_LOAD: Final = (Cause.POWER_CAP, Cause.THERMAL, Cause.HW_THERMAL)
+_OF_LOAD: Final = (kinds.Cause.POWER_CAP, kinds.Cause.THERMAL, kinds.Cause.HW_THERMAL)
 #: Shares that differ by less are the same.
 _LEAST: Final = 1e-9
 
@@ -48,12 +40,12 @@ def bit_shares(causes: Int64s) -> Float64s:
 
     Source: DESIGN.md section 2, "Cause".
     """
-    causes = ranked(causes)
-    shares = np.zeros((len(causes), len(CAUSES)))
-    for cause in REPORTED_CAUSES:
+    causes = kinds.ranked(causes)
+    shares = np.zeros((len(causes), len(kinds.CAUSES)))
+    for cause in kinds.REPORTED_CAUSES:
         shares[:, cause] = (causes & cause.bit) != 0
     total = shares.sum(axis=1, keepdims=True)
-    shares[:, Cause.UNEXPLAINED] = total[:, 0] == 0
+    shares[:, kinds.Cause.UNEXPLAINED] = total[:, 0] == 0
     even: Float64s = shares / np.maximum(total, 1.0)
     return even
 
@@ -89,7 +81,7 @@ class _Counted:
 
 
 def end_shares(
-    clock: ClassClock, causes: Int64s, limited_ns: Mapping[Cause, Float64s]
+    clock: ClassClock, causes: Int64s, limited_ns: Mapping[kinds.Cause, Float64s]
 ) -> EndShares:
     """Split the loss at both ends of each piece of the clock by cause.
 
@@ -115,7 +107,7 @@ def end_shares(
     length_ns = np.diff(clock.edges_ns).astype(np.float64)
     risen_ns = counter_increments(limited_ns, clock.edges_ns)
     by_counters = {}
-    if not (sets & ~Cause.UNKNOWN.bit).any():
+    if not (sets & ~kinds.Cause.UNKNOWN.bit).any():
         by_counters = named_by_counters(risen_ns, length_ns, limited_ns)
     named = {
         cause: [by_counters[cause][at] for at in samples]
@@ -129,14 +121,14 @@ def end_shares(
     }
     is_read = {cause: each.is_read for cause, each in counted.items()}
     at_border = counts_at_border(risen_ns / length_ns[:, np.newaxis], is_read, named)
-    is_held = has_protection(sets) != 0
+    is_held = kinds.has_protection(sets) != 0
     left_to_others = _left_to_outranked(risen_ns, length_ns, is_held[ends[0]] & is_held[ends[1]])
-    for cause in OUTRANKED:
+    for cause in kinds.OUTRANKED:
         risen_ns[:, cause] *= left_to_others
     moved_ns = risen_ns.sum(axis=1)
     some = (moved_ns >= MIN_COUNTER_SHARE * length_ns) & (moved_ns > 0) | at_border
     if some.any():
-        for cause in set(counted).intersection(OUTRANKED):
+        for cause in set(counted).intersection(kinds.OUTRANKED):
             counted[cause].left *= left_to_others
             counted[cause].right *= left_to_others
         if by_counters:
@@ -149,7 +141,7 @@ def end_shares(
 def _make_room(shares: EndShares, explained: list[Bools]) -> None:
     """Scale unexplained and unknown shares to near 0 at the ends whose cause counters name."""
     for end, at in zip((shares.left, shares.right), explained, strict=True):
-        for cause in (Cause.UNEXPLAINED, Cause.UNKNOWN):
+        for cause in (kinds.Cause.UNEXPLAINED, kinds.Cause.UNKNOWN):
             end[at, cause] *= _EXPLAINED
 
 
@@ -186,7 +178,9 @@ def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> 
     `risen_ns`: (m, causes), what the counters rose by. `held`: (m,), whether a protection is set at
     both ends of a piece.
     """
-    above_ns, below_ns = (risen_ns[:, list(some)].sum(axis=1) for some in (PROTECTIONS, OUTRANKED))
+    above_ns, below_ns = (
+        risen_ns[:, list(some)].sum(axis=1) for some in (kinds.PROTECTIONS, kinds.OUTRANKED)
+    )
     room_ns = np.where(above_ns > 0, np.maximum(length_ns - above_ns, 0.0), below_ns)
     room_ns[held] = 0.0
     part = np.divide(room_ns, below_ns, out=np.ones(len(held)), where=below_ns > 0)
@@ -195,7 +189,7 @@ def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> 
 
 
 def _count_in(
-    shares: EndShares, counted: Mapping[Cause, _Counted], some: Bools, over: Float64s
+    shares: EndShares, counted: Mapping[kinds.Cause, _Counted], some: Bools, over: Float64s
 ) -> None:
     """Replace the shares of `some` pieces, in place, by what was counted; the bits split the rest.
 
@@ -218,7 +212,7 @@ def _count_in(
     to_read = np.where(has_unread, 0.0, rest)
     scale = np.where(some, to_unread, 1.0)
     for end in (shares.left, shares.right):
-        for cause in set(CAUSES).difference(counted):
+        for cause in set(kinds.CAUSES).difference(counted):
             end[:, cause] *= scale
     for cause, each in counted.items():
         to_cause = np.where(each.is_read, to_read, to_unread)
@@ -228,10 +222,10 @@ def _count_in(
 
 
 def _columns(count: int) -> Float64s:
-    return np.zeros((count, len(CAUSES)), order="F")
+    return np.zeros((count, len(kinds.CAUSES)), order="F")
 
 
-def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Float64s:
+def counter_increments(limited_ns: Mapping[kinds.Cause, Float64s], t_ns: Int64s) -> Float64s:
     """Compute by how many ns each counter rose between neighbouring samples: (m, causes) float64.
 
     Between reads it is taken as linear; a counter that fell, or rose by more than time passed, adds
@@ -292,8 +286,8 @@ def _mixed(shares: EndShares, from_left: Float64s) -> Float64s:
 
 
 def named_by_counters(
-    risen_ns: Float64s, length_ns: Float64s, causes: Iterable[Cause]
-) -> dict[Cause, Bools]:
+    risen_ns: Float64s, length_ns: Float64s, causes: Iterable[kinds.Cause]
+) -> dict[kinds.Cause, Bools]:
     """Find the samples at which each cause was in force by its counter: (n,) bool for each cause.
 
     It is in force where on both sides its counter rose by more than any other cause's and by more
@@ -311,7 +305,7 @@ def named_by_counters(
 
 
 def counts_at_border(
-    ratio: Float64s, is_read: Mapping[Cause, Bools], named: Mapping[Cause, list[Bools]]
+    ratio: Float64s, is_read: Mapping[kinds.Cause, Bools], named: Mapping[kinds.Cause, list[Bools]]
 ) -> Bools:
     """Find pieces where a cause is at one end alone and its counter rises next to them: (m,) bool.
 
@@ -339,7 +333,7 @@ def false_causes(samples: GpuSamples) -> int:
     needed (else 0), more than half with the bit. Only power and temperature limits are judged:
     brakes and slowdowns from outside may be in force on an idle GPU.
     """
-    activity, bit = samples.activity_ratio, Cause.LOW_UTILIZATION.bit
+    activity, bit = samples.activity_ratio, kinds.Cause.LOW_UTILIZATION.bit
     idle = (activity == 0) | (((samples.causes & bit) != 0) & ~(activity > 0))
     causes = samples.causes[idle & (samples.temperature_c <= _COOL_C)]
     if len(causes) < _MIN_IDLE_SAMPLES:

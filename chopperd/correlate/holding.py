@@ -12,15 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate import intervals
-from chopperd.correlate.waterfall import (
-    IDLE_ROWS,
-    BusyMasks,
-    IdleSplit,
-    Windows,
-    following,
-    is_class,
-)
+from chopperd.correlate import intervals, waterfall
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Timed, joined, rows_of
 from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.timeline import (
@@ -34,7 +26,7 @@ from chopperd.model.timeline import (
 from chopperd.units import NS_PER_US
 
 #: The rows of the waterfall that have holders; a row's index is its code here.
-HELD_ROWS: Final = ("exposed_comm", *IDLE_ROWS)
+HELD_ROWS: Final = ("exposed_comm", *waterfall.IDLE_ROWS)
 #: So long after the launch call has returned a record may still be just on its way.
 LONGEST_LATENCY_NS: Final = 50 * NS_PER_US
 
@@ -89,9 +81,9 @@ def held_totals(
     device: DeviceTimeline,
     stacks: HostStacks,
     activity: tuple[HostActivity, ...],
-    masks: BusyMasks,
-    idle: IdleSplit,
-    windows: Windows,
+    masks: waterfall.BusyMasks,
+    idle: waterfall.IdleSplit,
+    windows: waterfall.Windows,
 ) -> HeldTotals:
     """Add up who held a device, by window and row of the waterfall.
 
@@ -107,7 +99,7 @@ def held_totals(
     return sums.totals()
 
 
-def _idle(device: DeviceTimeline, idle: IdleSplit) -> Iterator[_Pieces]:
+def _idle(device: DeviceTimeline, idle: waterfall.IdleSplit) -> Iterator[_Pieces]:
     """Yield the pieces of idle time; only those after a launch have a holder."""
     before = Intervals(start_ns=idle.gaps.start_ns, end_ns=idle.call_ns)
     thread = device.call_thread[idle.record]
@@ -130,14 +122,14 @@ def _idle(device: DeviceTimeline, idle: IdleSplit) -> Iterator[_Pieces]:
 
 
 def _communicating(
-    device: DeviceTimeline, masks: BusyMasks, activity: tuple[HostActivity, ...]
+    device: DeviceTimeline, masks: waterfall.BusyMasks, activity: tuple[HostActivity, ...]
 ) -> Iterator[_Pieces]:
     """Yield the pieces of exposed communication, by the launch of the next compute record."""
-    compute = np.flatnonzero(is_class(device.kernel_class, COMPUTE_CLASSES))
+    compute = np.flatnonzero(waterfall.is_class(device.kernel_class, COMPUTE_CLASSES))
     start_ns, threads = device.start_ns[compute], device.call_thread[compute]
     empty = device.end_ns[compute] <= start_ns
     exposed = intervals.split_at(masks.exposed_comm, start_ns[empty])
-    then = following(start_ns, threads, exposed.start_ns)
+    then = waterfall.following(start_ns, threads, exposed.start_ns)
     thread = np.append(threads, np.int32(-1))[then]
     start_ns, end_ns, linked = exposed.start_ns, exposed.end_ns, thread >= 0
     unlinked = np.where(then == len(compute), NoHolder.THE_COLLECTIVE, NoHolder.NO_LAUNCH)
@@ -280,7 +272,7 @@ def _latest(at_ns: Int64s, first: Int64s, group: Int32s, moment_ns: Int64s) -> I
 class _Sums:
     """Adds up pieces, which come in order of time, by window, row and holder."""
 
-    def __init__(self, holders: tuple[Holder, ...], windows: Windows) -> None:
+    def __init__(self, holders: tuple[Holder, ...], windows: waterfall.Windows) -> None:
         names: dict[str, int] = {}
         self._holders = holders
         self._name = np.array(

@@ -12,15 +12,9 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.belonging import Belonging, belonging, placed_lag
+from chopperd.correlate.clock import precision
 from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.lag import LagEstimate
-from chopperd.correlate.clock.precision import (
-    TimingUncertainty,
-    distinct_reads,
-    is_regular,
-    known_lag_ns,
-    timing_of,
-)
 from chopperd.correlate.clock.sensor_updates import clock_updates
 from chopperd.correlate.clock.signal import (
     MAX_GAP_PERIODS,
@@ -106,7 +100,7 @@ class RowClocks:
     belonging: Belonging  # whether the samples are this trace's
     lag: LagEstimate  # the sensor's lag as measured
     subtracted_ns: int  # the lag that was subtracted
-    timing: TimingUncertainty
+    timing: precision.TimingUncertainty
     period_ns: int  # median period of the reads
     regular_reads: bool  # whether reads came at regular intervals
     sensor_period_ns: int | None  # time between two updates of the clock sensor; None unknown
@@ -284,7 +278,7 @@ def _row_clocks(
     max_gap_ns, instant = MAX_GAP_PERIODS * period_ns, gpu.sm_clock_average_ns == 0
     lag = placed_lag(taken_ns, clock_mhz, masks.compute, max_gap_ns, instant=instant)
     belongs = belonging(lag, gpu_samples, masks.compute, masks.busy, timeline.unrecorded)
-    known_ns = known_lag_ns(gpu) if belongs.apart_ns is None else None
+    known_ns = precision.known_lag_ns(gpu) if belongs.apart_ns is None else None
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
     t_ns = taken_ns - subtracted_ns
     samples = LabelledSamples(
@@ -292,12 +286,12 @@ def _row_clocks(
     )
     span_ns = float(np.median(gpu_samples.read_span_ns[rows]))
     distinct = np.inf
-    if is_regular(taken_ns):
-        distinct = distinct_reads(samples, windows.start_ns[:-1], windows.end_ns[:-1])
+    if precision.is_regular(taken_ns):
+        distinct = precision.distinct_reads(samples, windows.start_ns[:-1], windows.end_ns[:-1])
     drift = timeline.drift
     apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
     join_ns = span_ns / 2 + AXIS_UNCERTAINTY_NS + apart_ns
-    timing = timing_of(gpu, lag, known_ns, join_ns, clock_mhz, distinct)
+    timing = precision.timing_of(gpu, lag, known_ns, join_ns, clock_mhz, distinct)
     compute = mean_clock(samples, RunningClass.COMPUTE, masks.compute, windows, timing)
     loss = None
     if reference_mhz is not None:
@@ -319,7 +313,7 @@ def _row_clocks(
         subtracted_ns=subtracted_ns,
         timing=timing,
         period_ns=_period_ns(read_ns, windows),
-        regular_reads=is_regular(read_ns),
+        regular_reads=precision.is_regular(read_ns),
         sensor_period_ns=updates.period_ns,
     )
 
@@ -368,7 +362,7 @@ def _busy_clock(
     samples: LabelledSamples,
     masks: BusyMasks,
     windows: Windows,
-    timing: TimingUncertainty,
+    timing: precision.TimingUncertainty,
     compute: MeanClock,
 ) -> tuple[Float64s, Float64s]:
     """Compute each row's mean clock over busy time and half its interval, MHz, (r,); NaN unknown.

@@ -8,16 +8,9 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.causes import edge_weights, end_shares
+from chopperd.correlate.clock import precision
 from chopperd.correlate.clock.integrals import ClockPieces, MaskedWindows, Spans
 from chopperd.correlate.clock.lag import UNMEASURED_LAG_NS
-from chopperd.correlate.clock.precision import (
-    Z_95,
-    TimingUncertainty,
-    misplaced_ratio,
-    mixed_ratio,
-    resolution_mhz,
-    standard_errors_mhz,
-)
 from chopperd.correlate.clock.signal import (
     ClassClock,
     LabelledSamples,
@@ -59,7 +52,7 @@ def mean_clock(
     running: RunningClass,
     mask: Intervals,
     windows: Windows,
-    timing: TimingUncertainty,
+    timing: precision.TimingUncertainty,
 ) -> MeanClock:
     """Compute the time-weighted mean clock while `running` ran in each window, with its interval.
 
@@ -80,16 +73,18 @@ def mean_clock(
     reads = covered_ns / max(samples.period_ns, 1)
     borders = None
     if not timing.instant:
-        borders = mixed_ratio(mask, UNMEASURED_LAG_NS / 4, *within, in_mask_ns)
+        borders = precision.mixed_ratio(mask, UNMEASURED_LAG_NS / 4, *within, in_mask_ns)
     distinct = np.minimum(reads, timing.distinct_reads)
-    errors = standard_errors_mhz(level, running, within, distinct, borders)
-    error_mhz, pooled_mhz = (Z_95 * each for each in errors)
-    bias_mhz = misplaced_ratio(mask, timing.total_ns, *within, in_mask_ns)
+    errors = precision.standard_errors_mhz(level, running, within, distinct, borders)
+    error_mhz, pooled_mhz = (precision.Z_95 * each for each in errors)
+    bias_mhz = precision.misplaced_ratio(mask, timing.total_ns, *within, in_mask_ns)
     bias_mhz *= _level_difference_mhz(samples, running, windows)
-    blur_mhz = timing.swing_mhz * misplaced_ratio(mask, timing.settling_ns, *within, in_mask_ns)
+    blur_mhz = timing.swing_mhz * precision.misplaced_ratio(
+        mask, timing.settling_ns, *within, in_mask_ns
+    )
     bias_mhz += blur_mhz
     bias_mhz += _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
-    bias_mhz += resolution_mhz(samples, running, *within)
+    bias_mhz += precision.resolution_mhz(samples, running, *within)
     half_mhz = np.maximum(error_mhz + bias_mhz, timing.least_mhz)
     repeated = np.sqrt(np.minimum(reads / timing.distinct_reads, 1.0))
     lasting_mhz = np.maximum(bias_mhz + repeated * error_mhz, timing.least_mhz)

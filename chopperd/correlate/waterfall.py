@@ -13,30 +13,14 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.intervals import length_ns, lengths_ns, places, places_of_spans, union
+from chopperd.model import kinds
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Timed
-from chopperd.model.kinds import (
-    COMM_CLASSES,
-    COMPUTE_CLASSES,
-    COPY_CLASSES,
-    CopyDirection,
-    KernelClass,
-)
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Marker, Phase
 
-COPY_DIRECTIONS: Final = (
-    CopyDirection.H2D,
-    CopyDirection.D2H,
-    CopyDirection.D2D,
-    CopyDirection.MEMSET,
-)
+COPY_DIRECTIONS: Final = tuple(way for way in kinds.CopyDirection if way >= 0)
 IDLE_ROWS: Final = (
-    "unknown",
-    "idle_launch_call",
-    "idle_allocator",
-    "idle_data",
-    "idle_sync",
-    "idle_launch_prep",
-    "idle_other",
+    *("unknown", "idle_launch_call", "idle_allocator", "idle_data"),
+    *("idle_sync", "idle_launch_prep", "idle_other"),
 )
 
 
@@ -57,7 +41,7 @@ class BusyMasks:
     exposed_comm: Intervals  # communication and no compute
     exposed_copy: Intervals  # copies and neither compute nor communication
     #: The same by direction; overlapping directions go to the first of h2d, d2h, d2d, memset.
-    exposed_copy_by: dict[CopyDirection, Intervals]
+    exposed_copy_by: dict[kinds.CopyDirection, Intervals]
     overlap: Intervals  # compute and communication at once
 
 
@@ -69,7 +53,7 @@ def step_windows(timeline: DeviceTimeline) -> Windows:
     )
 
 
-def is_class(kernel_class: Int8s, wanted: frozenset[KernelClass]) -> Bools:
+def is_class(kernel_class: Int8s, wanted: frozenset[kinds.KernelClass]) -> Bools:
     """Whether each record's class is one of `wanted`: (n,) bool."""
     member = np.zeros(len(kernel_class), np.bool_)
     for each in wanted:  # faster than a table, of which indices are as large as pointers
@@ -82,13 +66,13 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
 
     Source: DESIGN.md section 2, "Busy" and the waterfall's order of rows.
     """
-    compute = _union_of(timeline, is_class(timeline.kernel_class, COMPUTE_CLASSES))
-    comm = _union_of(timeline, is_class(timeline.kernel_class, COMM_CLASSES))
+    compute = _union_of(timeline, is_class(timeline.kernel_class, kinds.COMPUTE_CLASSES))
+    comm = _union_of(timeline, is_class(timeline.kernel_class, kinds.COMM_CLASSES))
     running = _merge(compute, comm)
-    copies = np.flatnonzero(is_class(timeline.kernel_class, COPY_CLASSES))
+    copies = np.flatnonzero(is_class(timeline.kernel_class, kinds.COPY_CLASSES))
     way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies])
     covered = running
-    by_direction: dict[CopyDirection, Intervals] = {}
+    by_direction: dict[kinds.CopyDirection, Intervals] = {}
     for direction in COPY_DIRECTIONS:
         mask = _union_of(timeline, copies[way == direction])
         by_direction[direction] = intervals.difference(mask, covered)
@@ -108,10 +92,10 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
 
 def copy_ways(kernel_class: Int8s, direction: Int8s) -> Int8s:
     """Get the direction of each copy and fill: (n,) int8; fills `MEMSET`, unknown copies D2D."""
-    unknown = (direction == CopyDirection.NONE) & (kernel_class == KernelClass.MEMCPY)
-    direction = np.where(unknown, np.int8(CopyDirection.D2D), direction)
-    is_fill = kernel_class == KernelClass.MEMSET
-    return np.where(is_fill, np.int8(CopyDirection.MEMSET), direction)
+    unknown = (direction == kinds.CopyDirection.NONE) & (kernel_class == kinds.KernelClass.MEMCPY)
+    direction = np.where(unknown, np.int8(kinds.CopyDirection.D2D), direction)
+    is_fill = kernel_class == kinds.KernelClass.MEMSET
+    return np.where(is_fill, np.int8(kinds.CopyDirection.MEMSET), direction)
 
 
 def _union_of(timeline: DeviceTimeline, wanted: Bools | Int64s) -> Intervals:

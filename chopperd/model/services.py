@@ -7,16 +7,7 @@ worker.
 from collections.abc import Sequence
 from typing import Protocol
 
-from chopperd.model.captures import (
-    DeviceKernels,
-    DropQuery,
-    GpuDrop,
-    JobEntry,
-    StepPage,
-    StepQuery,
-    TraceEntry,
-    Viewer,
-)
+from chopperd.model import captures
 from chopperd.model.live import NodeSnapshot, Pause
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
@@ -33,41 +24,45 @@ class SnapshotSource(Protocol):
 class StepSource(Protocol):
     """Source of steps, captures and traces, limited to what the viewer may see."""
 
-    def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
+    def jobs(self, viewer: captures.Viewer) -> tuple[captures.JobEntry, ...]:
         """Return the jobs, newest first."""
 
     def steps(
-        self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
-    ) -> StepPage:
+        self, query: captures.StepQuery, viewer: captures.Viewer, *, limit: int, cursor: str | None
+    ) -> captures.StepPage:
         """Return a page of the step rows that match, newest first.
 
         Raises:
             ValueError: The cursor did not come from an earlier page.
         """
 
-    def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
+    def step(
+        self, step: int, query: captures.StepQuery, viewer: captures.Viewer
+    ) -> tuple[Row, ...]:
         """Return the rows of a step number on all devices, in all jobs and runs."""
 
-    def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
+    def kernels(
+        self, step: int, query: captures.StepQuery, viewer: captures.Viewer
+    ) -> tuple[captures.DeviceKernels, ...]:
         """Return the kernels that a step launched on each device."""
 
-    def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
+    def latest_document(self, job: str | None, viewer: captures.Viewer) -> ReportDocument | None:
         """Return the report on the newest capture (of `job`, if given).
 
         None if there is none that the viewer may see.
         """
 
-    def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
+    def traces(self, viewer: captures.Viewer, *, limit: int) -> tuple[captures.TraceEntry, ...]:
         """Return at most `limit` traces, newest first."""
 
-    def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
+    def trace(self, trace_id: str, viewer: captures.Viewer) -> captures.TraceEntry | None:
         """Return one trace; None if there is none of this id that the viewer may see."""
 
 
 class DropSource(Protocol):
     """Source of drops of the busy clock; they name no job, so everyone may see them."""
 
-    def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
+    def drops(self, query: captures.DropQuery, *, limit: int) -> tuple[captures.GpuDrop, ...]:
         """Return at most `limit` drops that match, newest first."""
 
 
@@ -81,7 +76,7 @@ class Upload(Protocol):
             IngestError: The trace grows too large, or there is no room; call `abort`.
         """
 
-    def finish(self) -> tuple[TraceEntry, bool]:
+    def finish(self) -> tuple[captures.TraceEntry, bool]:
         """Store the trace; return its entry, and False if the same bytes were known, else True.
 
         Raises:
@@ -112,7 +107,7 @@ class Ingest(Protocol):
 
     def take_file(
         self, path: str, *, job: str | None, owner_uid: int | None, device_map: str | None = None
-    ) -> tuple[TraceEntry, bool]:
+    ) -> tuple[captures.TraceEntry, bool]:
         """Store a copy of a file under `ingest.roots`; returns the same as `Upload.finish`.
 
         Raises:

@@ -21,15 +21,7 @@ from chopperd.model.trace import (
     TraceMeta,
 )
 from chopperd.traces.native.scanner import COLUMN_TYPES
-from chopperd.traces.read.cleaning import (
-    Stretch,
-    believable,
-    capture,
-    close_together,
-    inside,
-    last_of_stream,
-    outlying,
-)
+from chopperd.traces.read import cleaning
 from chopperd.traces.read.duplicates import (
     overrun_count,
     with_next,
@@ -69,7 +61,7 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
     ]
     without_detail = _without_detail(rows)
     outliers = _leave_out_outliers(tables)
-    within = capture([table.times for table in tables])
+    within = cleaning.capture([table.times for table in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch else meta.base_time_unix_ns or 0
     for table in tables:
@@ -142,16 +134,16 @@ def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
     """Leave out rows that lie or last far beyond all others; return how many of each table."""
     records, calls, spans, device_spans = tables
     times = records.times, calls.times, spans.times, device_spans.times
-    if close_together(times):
+    if cleaning.close_together(times):
         return [0] * len(tables)
 
     def answered(rows: Int64s) -> Bools:
         device, stream = records.peek("device", np.int32), records.peek("stream", np.int64)
         correlation = records.peek("correlation", np.int64)[rows]
         launched = (correlation > 0) & np.isin(correlation, calls.peek("correlation", np.int64))
-        return launched & last_of_stream(device, stream, records.start_ns)[rows]
+        return launched & cleaning.last_of_stream(device, stream, records.start_ns)[rows]
 
-    masks = outlying(times, answered)
+    masks = cleaning.outlying(times, answered)
     return [table.leave_out(mask) for table, mask in zip(tables, masks, strict=True)]
 
 
@@ -185,9 +177,11 @@ class _Table:
             self._move(np.flatnonzero(~rows))
         return count
 
-    def settle(self, within: Stretch | None, offset_ns: int) -> None:
+    def settle(self, within: cleaning.Stretch | None, offset_ns: int) -> None:
         """Leave out rows that can't be right, sort the others, move them to the final axis."""
-        self.doubtful_count = self.leave_out(~believable(self.start_ns, self.end_ns, within))
+        self.doubtful_count = self.leave_out(
+            ~cleaning.believable(self.start_ns, self.end_ns, within)
+        )
         if np.any(self.start_ns[1:] < self.start_ns[:-1]):
             order = np.argsort(self.start_ns, kind="stable")
             moved = np.flatnonzero(order != np.arange(len(order)))
@@ -250,7 +244,7 @@ def _model_table(model: type[TableT], table: _Table, numbers: Numbers) -> TableT
 
 def _frames(
     rows: TraceRows,
-    within: Stretch | None,
+    within: cleaning.Stretch | None,
     offset_ns: int,
     thread_numbers: Callable[[Int32s], Int32s],
     calls: RuntimeCalls,
@@ -260,7 +254,7 @@ def _frames(
     Those far outside the capture are left out; copies stay: they say no more than one.
     """
     table = _Table(rows.frames, None, outer_first=True)
-    table.leave_out(~inside(table.start_ns, table.end_ns, within))
+    table.leave_out(~cleaning.inside(table.start_ns, table.end_ns, within))
     table.settle(within, offset_ns)
     functions = names_of(rows.functions)
     numbers = {"thread": thread_numbers, "function": functions.column}

@@ -12,15 +12,8 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from chopperd.traces.read import json_text
 from chopperd.traces.read.event_array import event_array
-from chopperd.traces.read.json_text import (
-    NO_TEXT,
-    Fault,
-    Refusal,
-    first_value,
-    may_lack_value,
-    with_nulls,
-)
 from chopperd.traces.read.rows import TraceRows
 
 _LISTS_COUNTED: Final = 8
@@ -39,7 +32,7 @@ _KEYS: Final = (
     *sorted(ROCM_KEYS | CUDA_KEYS),
 )
 _TEXTS: Final = msgspec.json.Decoder(
-    msgspec.defstruct("_Texts", [(key, Raw, NO_TEXT) for key in _KEYS])
+    msgspec.defstruct("_Texts", [(key, Raw, json_text.NO_TEXT) for key in _KEYS])
 )
 
 _ODD: Final = {b"NaN": b"1e0", b"Infinity": b"1e000000", rb"\ud": rb"\u0", rb"\uD": rb"\u0"}
@@ -61,37 +54,37 @@ Texts: TypeAlias = Mapping[str, bytes]
 """JSON texts by key."""
 
 
-def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
+def document_texts(text: bytes, *, mend: bool = True) -> Texts | json_text.Refusal:
     """Return the JSON texts of an object's keys that are read; what follows the object is ignored.
 
     Texts are unchanged, including what strict readers refuse in them. With `mend` a missing or
     invalid value is read as null; else it is refused.
     """
-    found = first_value(_TEXTS, memoryview(text))
+    found = json_text.first_value(_TEXTS, memoryview(text))
     strict = text
-    if isinstance(found, Refusal) and _may_be_odd(text, found):
+    if isinstance(found, json_text.Refusal) and _may_be_odd(text, found):
         strict = _strict(text)
-        found = first_value(_TEXTS, memoryview(strict))
-    if isinstance(found, Refusal):
+        found = json_text.first_value(_TEXTS, memoryview(strict))
+    if isinstance(found, json_text.Refusal):
         return _mended(text, found) if mend else found
     values = {key: one for key, one in msgspec.structs.asdict(found[0]).items() if bytes(one)}
     starts = {key: _address(one) - _address(strict) for key, one in values.items()}
     return {key: text[at : at + len(bytes(values[key]))] for key, at in starts.items()}
 
 
-def _mended(text: bytes, refusal: Refusal) -> Texts | Refusal:
+def _mended(text: bytes, refusal: json_text.Refusal) -> Texts | json_text.Refusal:
     """Read the keys with null for missing values; return `refusal` if there are other faults."""
-    is_due = refusal.fault is Fault.MALFORMED and len(text) <= _MENDED_BYTES
-    if not is_due or not may_lack_value(text, refusal.offset):
+    is_due = refusal.fault is json_text.Fault.MALFORMED and len(text) <= _MENDED_BYTES
+    if not is_due or not json_text.may_lack_value(text, refusal.offset):
         return refusal
-    found = first_value(_TEXTS, memoryview(with_nulls(text)))
-    if isinstance(found, Refusal):
+    found = json_text.first_value(_TEXTS, memoryview(json_text.with_nulls(text)))
+    if isinstance(found, json_text.Refusal):
         return refusal
     values = {key: bytes(one) for key, one in msgspec.structs.asdict(found[0]).items()}
     return {key: value for key, value in values.items() if value}
 
 
-def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
+def _may_be_odd(text: bytes, refusal: json_text.Refusal) -> bool:
     """Whether NaN, Infinity or a lone surrogate, which strict parsers refuse, may be the fault."""
     if refusal.offset is None:  # as for half a pair
         return True
@@ -110,9 +103,9 @@ def _address(text: bytes | Raw) -> int:
     return np.frombuffer(text, np.uint8).ctypes.data
 
 
-def is_cut_short(texts: Texts | Refusal) -> bool:
+def is_cut_short(texts: Texts | json_text.Refusal) -> bool:
     """Whether the text is the valid beginning of a JSON object."""
-    return isinstance(texts, Refusal) and texts.fault is Fault.INCOMPLETE
+    return isinstance(texts, json_text.Refusal) and texts.fault is json_text.Fault.INCOMPLETE
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +114,7 @@ class Opening:
 
     head: bytes  # the document up to the array; empty if the document is the array
     position: int  # offset of the array's first byte after its bracket
-    texts: Texts | Refusal  # the keys of the head; a refusal where it is damaged
+    texts: Texts | json_text.Refusal  # the keys of the head; a refusal where it is damaged
 
 
 def find_opening(data: bytes) -> Opening | None:
@@ -138,7 +131,7 @@ def find_opening(data: bytes) -> Opening | None:
     for number, key in enumerate(_keys_of_events(data, start)):
         head = data[start : key.end()]
         if number == _OPENINGS_TRIED or skipped_bytes > _LONG_BYTES:
-            return Opening(head, key.end() + 1, Refusal(Fault.INCOMPLETE))
+            return Opening(head, key.end() + 1, json_text.Refusal(json_text.Fault.INCOMPLETE))
         texts = document_texts(head + b"[]}")
         if not is_cut_short(texts):
             return Opening(head, key.end() + 1, texts)

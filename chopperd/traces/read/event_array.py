@@ -11,17 +11,8 @@ from itertools import islice
 from typing import Final
 
 from chopperd.traces.native.scanner import Scanner, ScannerLibrary, TextBuffer, scanner_library
+from chopperd.traces.read import json_text
 from chopperd.traces.read.event_rows import EventRows
-from chopperd.traces.read.json_text import (
-    ANY_VALUE,
-    EVENT_BORDER,
-    REFUSALS,
-    Fault,
-    Refusal,
-    is_json,
-    refusal_of,
-    repaired,
-)
 from chopperd.traces.read.rows import ScannedRows, TraceRows
 from chopperd.traces.read.source import Buffer, TraceSource
 
@@ -178,7 +169,8 @@ def _array_end(data: bytes) -> int | None:
     closing = (
         end
         for end in ends[-_ENDS_TRIED:]
-        if is_json(b'{"":[' + repaired(data[end:])) or not data[end + 1 :].strip()
+        if json_text.is_json(b'{"":[' + json_text.repaired(data[end:]))
+        or not data[end + 1 :].strip()
     )
     return next(closing, ends[-1] if ends else None)
 
@@ -218,24 +210,24 @@ class DecodedArray(EventArray):
                 self._pending.drop(start)
                 self._wanted_bytes = self._block_bytes
                 return
-            if found.fault is not Fault.INCOMPLETE:
+            if found.fault is not json_text.Fault.INCOMPLETE:
                 self._close(text, found)
                 return
         self._wanted_bytes = _FAR_MORE * len(self._pending)
 
-    def _close(self, text: bytes, trailing: Refusal) -> None:
+    def _close(self, text: bytes, trailing: json_text.Refusal) -> None:
         """Take the last events; the tail begins where the parser of `[` + text found more."""
         end = (trailing.offset or 0) - 1
-        if trailing.fault is not Fault.TRAILING or self._decoded(b"[" + text[:end]):
+        if trailing.fault is not json_text.Fault.TRAILING or self._decoded(b"[" + text[:end]):
             raise DamagedTextError
         self._begin_tail(end)
 
-    def _decoded(self, array: bytes) -> Refusal | None:
+    def _decoded(self, array: bytes) -> json_text.Refusal | None:
         """Add the events of an array; return a refusal, or None if it is one whole array."""
         try:
-            elements = ANY_VALUE.decode(array)
-        except REFUSALS as error:
-            return refusal_of(error, len(array))
+            elements = json_text.ANY_VALUE.decode(array)
+        except json_text.REFUSALS as error:
+            return json_text.refusal_of(error, len(array))
         self.undecodable += self._rows.add(elements)
         return None
 
@@ -245,7 +237,7 @@ def _cuts(data: bytes) -> Iterator[tuple[int, int]]:
     stop, window = len(data), _FIRST_SEARCH_BYTES
     while stop > 0:
         begin = max(stop - window, 0)
-        borders = [b for b in EVENT_BORDER.finditer(data, begin) if b.start() < stop]
+        borders = [b for b in json_text.EVENT_BORDER.finditer(data, begin) if b.start() < stop]
         for border in reversed(borders):
             yield border.start() + 1, border.end()
         stop, window = begin, window * 8
