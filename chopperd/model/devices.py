@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from chopperd.model.kinds import Cause, DType
 
@@ -132,10 +132,7 @@ def lowest_running_mhz(clocks_mhz: Iterable[float | None]) -> float | None:
 
 #: The numbers of a reading that are shown as they are now and are not part of a sample.
 STATE_FIELDS: Final = (
-    "power_average_w",
-    "temperature_memory_c",
-    "memory_reserved_bytes",
-    "power_limit_w",
+    *("power_average_w", "temperature_memory_c", "memory_reserved_bytes", "power_limit_w"),
 )
 
 
@@ -281,8 +278,7 @@ class Peak:
     sm_clock_mhz: float | None  # the clock that the rate is stated at; None where no document says
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSpec:
+class GpuSpec(NamedTuple):
     """A vendor's statements about a product."""
 
     product: str  # what is meant by it
@@ -348,19 +344,15 @@ _MI300X_PEAKS: Final = _peaks(
 )
 
 
-def _spec(product: str, units: int, peaks: Mapping[DType, Peak], source: str) -> GpuSpec:
-    return GpuSpec(product=product, units=units, peaks=peaks, source=source)
-
-
-A100: Final = _spec("A100", 108, _A100_PEAKS, _A100)
-H100_SXM: Final = _spec("H100 SXM5", 132, _H100_SXM_PEAKS, _H100)
-H100_PCIE: Final = _spec("H100 PCIe", 114, _H100_PCIE_PEAKS, _H100)
-H200: Final = _spec("H200 SXM", 132, _H100_SXM_PEAKS, _H200)
-B200: Final = _spec("B200", 148, _B200_PEAKS, _B200)
-MI210: Final = _spec("MI210", 104, _MI210_PEAKS, _MI210)
-MI250X: Final = _spec("MI250X, one die", 110, _MI250X_PEAKS, _MI250X)
-MI300X: Final = _spec("MI300X", 304, _MI300X_PEAKS, _MI300X)
-MI325X: Final = _spec("MI325X", 304, _MI300X_PEAKS, _MI325X)
+A100: Final = GpuSpec("A100", 108, _A100_PEAKS, _A100)
+H100_SXM: Final = GpuSpec("H100 SXM5", 132, _H100_SXM_PEAKS, _H100)
+H100_PCIE: Final = GpuSpec("H100 PCIe", 114, _H100_PCIE_PEAKS, _H100)
+H200: Final = GpuSpec("H200 SXM", 132, _H100_SXM_PEAKS, _H200)
+B200: Final = GpuSpec("B200", 148, _B200_PEAKS, _B200)
+MI210: Final = GpuSpec("MI210", 104, _MI210_PEAKS, _MI210)
+MI250X: Final = GpuSpec("MI250X, one die", 110, _MI250X_PEAKS, _MI250X)
+MI300X: Final = GpuSpec("MI300X", 304, _MI300X_PEAKS, _MI300X)
+MI325X: Final = GpuSpec("MI325X", 304, _MI300X_PEAKS, _MI325X)
 
 #: By whole product names, as drivers report them.
 SPECS: Final = (

@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 
 #: The columns of a `GpuSamples` that hold a reading's numbers, by their name there and in files.
 VALUE_COLUMNS: Final = (
-    "sm_clock_mhz",
-    "mem_clock_mhz",
-    "power_w",
-    "energy_j",
-    "temperature_c",
-    "memory_used_bytes",
-    "activity_ratio",
+    *("sm_clock_mhz", "mem_clock_mhz", "power_w", "energy_j"),
+    *("temperature_c", "memory_used_bytes", "activity_ratio"),
 )
 
 #: In files, the column of each cause's cumulative counter.
@@ -30,14 +25,9 @@ LIMITED_COLUMNS: Final = {cause: f"limited_{cause.label}_ns" for cause in CAUSES
 
 #: Variables of a process's environment that say which GPUs it sees, and in which order.
 VISIBLE_NAMES: Final = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "NVIDIA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "SLURM_JOB_GPUS",
-    "SLURM_STEP_GPUS",
-    "LOCAL_RANK",
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
+    *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "LOCAL_RANK"),
 )
 
 

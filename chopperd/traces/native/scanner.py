@@ -132,20 +132,27 @@ class Scan(Structure):
         ("tables", Table * len(TABLES)),
         ("texts", TextTable * len(TEXTS)),
         ("category_counts", c_void_p),
-        ("category_room", c_int64),
-        ("consumed", c_int64),
-        ("searched", c_int64),
-        ("outcome", c_int64),
+        *((name, c_int64) for name in ("category_room", "consumed", "searched", "outcome")),
         *((name, c_int64) for name in ("damaged", "damaged_args", "undecodable")),
-        ("undecodable_rows", c_int64),
-        *((name, c_int64) for name in ("invalid_records", "has_queues")),
+        *((name, c_int64) for name in ("undecodable_rows", "invalid_records", "has_queues")),
         ("out_of_memory", c_int64),
         ("joined", c_void_p),
         ("joined_room", c_int64),
-        ("shaped", c_void_p),
-        ("pieces", c_void_p),
-        ("text", c_void_p),
+        *((name, c_void_p) for name in ("shaped", "pieces", "text")),
     ]
+
+
+_FUNCTIONS: Final[Mapping[str, tuple[object, Sequence[object]]]] = {
+    "scanner_version": (c_int64, ()),
+    "scan_bytes": (c_int64, ()),
+    "scan_row_bytes": (c_int64, (c_int64,)),
+    "scan_open": (POINTER(Scan), (c_char_p,)),
+    "scan_close": (None, (POINTER(Scan),)),
+    "scan_events": (c_int64, (POINTER(Scan), c_void_p, *[c_int64] * 4)),
+    "scan_file": (c_int64, (POINTER(Scan), c_int32, c_int64, c_int64)),
+    "scan_empty": (None, (POINTER(Scan),)),
+}
+"""Results and arguments of the library's functions."""
 
 
 class ScannerLibrary:
@@ -157,22 +164,11 @@ class ScannerLibrary:
 
     def __init__(self, path: Path) -> None:
         library = CDLL(str(path))
-        library.scanner_version.restype = c_int64
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
         if library.scanner_version() != _VERSION:
             raise OSError(f"{path} is of another version than this package")
-        library.scan_bytes.restype = c_int64
-        library.scan_row_bytes.restype = c_int64
-        library.scan_row_bytes.argtypes = [c_int64]
-        library.scan_open.restype = POINTER(Scan)
-        library.scan_open.argtypes = [c_char_p]
-        library.scan_close.restype = None
-        library.scan_close.argtypes = [POINTER(Scan)]
-        library.scan_events.restype = c_int64
-        library.scan_events.argtypes = [POINTER(Scan), c_void_p, *[c_int64] * 4]
-        library.scan_file.restype = c_int64
-        library.scan_file.argtypes = [POINTER(Scan), c_int32, c_int64, c_int64]
-        library.scan_empty.restype = None
-        library.scan_empty.argtypes = [POINTER(Scan)]
         rows_bytes = [library.scan_row_bytes(number) for number in range(len(TABLES))]
         expected = [row.itemsize for row in TABLES.values()]
         if library.scan_bytes() != sizeof(Scan) or rows_bytes != expected:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypeAlias, cast
 
 from isal import isal_zlib
@@ -81,12 +80,7 @@ class TraceSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self.file)
 
     def chunks(self) -> Iterator[bytes]:
