@@ -28,6 +28,7 @@ MOST_PIECES: Final = 1 << 17
 _SYMMETRIC: Final = frozenset({"allreduce", "allgather", "reducescatter", "barrier"})
 #: Between two ranks, or not told apart from what is: NCCL's kernel SendRecv serves all-to-alls too.
 _PAIRWISE: Final = frozenset({"send", "recv", "isend", "irecv", "sendrecv", "batchisendirecv"})
+_COLUMNS: Final = ("kind", "step", "seq", "start_ns", "end_ns")
 _LITTLE_ENDIAN: Final = "<i8"
 
 
@@ -117,24 +118,19 @@ def joined(parts: Sequence[RankCollectives]) -> RankCollectives:
     parts = sorted(parts, key=lambda each: int(each.start_ns[0]) if len(each) else 0)
     above = np.cumsum([0, *(len(each.kinds) for each in parts)])
     kinds = [np.where(p.kind < 0, -1, p.kind + n) for p, n in zip(parts, above[:-1], strict=True)]
-
-    def column(name: str) -> Int64s:
-        values: list[Int64s] = [getattr(each, name) for each in parts]
-        return np.concatenate(values)
-
+    columns: dict[str, Int64s] = {
+        name: np.concatenate([getattr(each, name) for each in parts]) for name in _COLUMNS[1:]
+    }
     return RankCollectives(
         kinds=tuple(kind for each in parts for kind in each.kinds),
         kind=np.concatenate(kinds),
-        step=column("step"),
-        seq=column("seq"),
-        start_ns=column("start_ns"),
-        end_ns=column("end_ns"),
         exposed=union(
             np.concatenate([each.exposed.start_ns for each in parts]),
             np.concatenate([each.exposed.end_ns for each in parts]),
         ),
         until_ns=min(each.until_ns for each in parts),
         left_out=sum(each.left_out for each in parts),
+        **columns,
     )
 
 
@@ -156,13 +152,11 @@ def _digest(values: tuple[object, ...]) -> int:
 
 def pack(rank: RankCollectives, device: int) -> PackedCollectives:
     """Pack a rank's collectives for storage."""
-    columns = (rank.kind, rank.step, rank.seq, rank.start_ns, rank.end_ns)
+    columns = [getattr(rank, name) for name in _COLUMNS]
     return PackedCollectives(
         device=device,
         kinds=rank.kinds,
-        columns=tuple(
-            _packed(each) for each in (*columns, rank.exposed.start_ns, rank.exposed.end_ns)
-        ),
+        columns=tuple(map(_packed, (*columns, rank.exposed.start_ns, rank.exposed.end_ns))),
         until_ns=rank.until_ns,
         left_out=rank.left_out,
     )
@@ -178,18 +172,13 @@ def unpack(packed: PackedCollectives) -> RankCollectives:
     Raises:
         ValueError: They were packed otherwise.
     """
-    kind, step, seq, start_ns, end_ns, *pieces = (_unpacked(each) for each in packed.columns)
-    begins_ns, ends_ns = pieces
+    *columns, begins_ns, ends_ns = map(_unpacked, packed.columns)
     return RankCollectives(
         kinds=packed.kinds,
-        kind=kind,
-        step=step,
-        seq=seq,
-        start_ns=start_ns,
-        end_ns=end_ns,
         exposed=Intervals(start_ns=begins_ns, end_ns=ends_ns) if len(begins_ns) else EMPTY,
         until_ns=packed.until_ns,
         left_out=packed.left_out,
+        **dict(zip(_COLUMNS, columns, strict=True)),
     )
 
 

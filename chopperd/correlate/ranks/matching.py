@@ -102,11 +102,6 @@ def _matched_by(*, by_seq: bool, by_order: bool) -> MatchedBy | None:
 
 def _kernels(ranks: Sequence[RankCollectives]) -> _Kernels:
     names: dict[str, int] = {}
-
-    def column(name: str) -> Int64s:
-        parts: list[Int64s] = [getattr(each, name) for each in ranks]
-        return np.concatenate([np.empty(0, np.int64), *parts])
-
     tables = []
     for rank in ranks:
         rows = [
@@ -116,6 +111,11 @@ def _kernels(ranks: Sequence[RankCollectives]) -> _Kernels:
         ]
         tables.append(np.array([*rows, (0, -1, 0, 0, 0)], np.int64)[rank.kind])
     facts = np.concatenate([np.empty((0, 5), np.int64), *tables])
+    none = np.empty(0, np.int64)
+    columns: dict[str, Int64s] = {
+        name: np.concatenate([none, *(getattr(each, name) for each in ranks)])
+        for name in ("step", "seq", "start_ns", "end_ns")
+    }
     return _Kernels(
         rank=np.repeat(np.arange(len(ranks)), [len(each) for each in ranks]),
         group=facts[:, 0],
@@ -124,10 +124,7 @@ def _kernels(ranks: Sequence[RankCollectives]) -> _Kernels:
         size=facts[:, 3],
         symmetric=facts[:, 4] >= 2,
         comparable=facts[:, 4] % 2 == 1,
-        step=column("step"),
-        seq=column("seq"),
-        start_ns=column("start_ns"),
-        end_ns=column("end_ns"),
+        **columns,
     )
 
 
