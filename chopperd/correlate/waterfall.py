@@ -152,7 +152,9 @@ def _gaps(timeline: DeviceTimeline, busy: Intervals) -> tuple[Intervals, Int64s,
     Disjoint gaps; for each the index of the record that starts first after any of its ns, (n,)
     int64; the idle time in which launches without a record may have run.
     """
-    idle = intervals.difference(_traced(timeline), busy)
+    # From first start to last end of all records, also those of no length.
+    last_ns = timeline.end_ns.max(keepdims=True) if len(timeline) else timeline.end_ns
+    idle = intervals.difference(intervals.union(timeline.start_ns[:1], last_ns), busy)
     unknown = intervals.intersection(idle, timeline.unrecorded)
     gaps = intervals.difference(idle, timeline.unrecorded)
     # Records of no length end no idle time, but own what lies before them.
@@ -174,13 +176,6 @@ def following(start_ns: Int64s, call_thread: Int32s, at_ns: Int64s) -> Int64s:
     edges_ns = np.append(start_ns, np.iinfo(np.int64).max)
     together = (linked < count) & (edges_ns[linked] == edges_ns[found])
     return np.where(together, linked, found)
-
-
-def _traced(timeline: DeviceTimeline) -> Intervals:
-    """Return the time from first start to last end of all records, also those of no length."""
-    if not len(timeline):
-        return intervals.EMPTY
-    return intervals.union(timeline.start_ns[:1], timeline.end_ns.max(keepdims=True))
 
 
 def _by_activity(

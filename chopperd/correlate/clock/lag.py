@@ -135,7 +135,9 @@ def measure_lag(
         return LagEstimate(reason="too few samples in the trace")
     if not np.any(pairs.change_mhz):
         return LagEstimate(reason="the clock never changes")
-    if _effective_count(pairs.change_mhz) < MIN_CHANGES:
+    square = pairs.change_mhz**2
+    # The count of equal changes that would weigh as these do: a few large jumps count as few.
+    if square.sum() ** 2 / np.sum(square**2) < MIN_CHANGES:
         return LagEstimate(reason="the clock changes too seldom")
     no_average = np.empty(0)
     blurs = _Blurs(
@@ -149,7 +151,7 @@ def measure_lag(
     )
     blocks = _agreement(pairs, compute, lags_ns, blurs)
     explained = _explained(blocks.sum(axis=0))
-    share = float(explained.max() / np.sum(pairs.change_mhz**2))
+    share = float(explained.max() / square.sum())
     if share < max(MIN_EXPLAINED, MIN_EXPLAINED_PAIRS / len(pairs)):
         return _hidden(coarse)
     lag, blur = np.unravel_index(np.argmax(explained), explained.shape)
@@ -202,15 +204,6 @@ def _pairs(t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: in
     rows = np.union1d(first, first + 1)
     change_mhz = clock_mhz[first + 1] - clock_mhz[first]
     return _Pairs(t_ns=t_ns[rows], is_pair=np.isin(rows[:-1], first), change_mhz=change_mhz)
-
-
-def _effective_count(change_mhz: Float64s) -> float:
-    """Count the equal changes that would weigh as these do: (sum of squares)^2 / sum of fourths.
-
-    A few large jumps count as few, however many small changes there are.
-    """
-    square = change_mhz**2
-    return float(square.sum() ** 2 / np.sum(square**2))
 
 
 def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs) -> Float64s:

@@ -212,8 +212,10 @@ class _Instances:
         )
         self.last_start_ns = self._over(np.maximum, start_ns)
         self.transfer_ns = self._over(np.minimum, end_ns - start_ns)
-        self.last_rank = self._last(kernels.rank[rows], start_ns)
         count = np.diff(first, append=len(rows))
+        late = start_ns == np.repeat(self.last_start_ns, count)
+        # Of several that came last the first.
+        self.last_rank = self._over(np.minimum, np.where(late, kernels.rank[rows], _NEVER))
         self.full = count == self._traced
         apart_ns = self._over(np.maximum, end_ns) - self._over(np.minimum, end_ns)
         alike = self._over(np.maximum, shape) == self._over(np.minimum, shape)
@@ -227,11 +229,6 @@ class _Instances:
         if not len(self._first):
             return np.empty(0, np.int64)
         return ufunc.reduceat(values, self._first)
-
-    def _last(self, rank: Int64s, start_ns: Int64s) -> Int64s:
-        count = np.diff(self._first, append=len(rank))
-        late = start_ns == np.repeat(self.last_start_ns, count)
-        return self._over(np.minimum, np.where(late, rank, np.iinfo(np.int64).max))
 
     def place_of(self, kept: Bools) -> Int64s:
         """Return each kernel's place among the instances that are kept, -1 for others: (n,)."""

@@ -31,7 +31,10 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
     where times are whole microseconds, several rows of no length may be equal and all real: they
     are copies only if they have an id of their own.
     """
-    start_ns, end_ns = _times(table)
+    if isinstance(table, FlowEnds):
+        start_ns = end_ns = table.t_ns
+    else:
+        start_ns, end_ns = table.start_ns, table.end_ns
     first = np.flatnonzero(start_ns[1:] == start_ns[:-1])
     rows = with_next(first[end_ns[first + 1] == end_ns[first]], len(start_ns))
     rows = rows[(start_ns[rows] < end_ns[rows]) | _identified(table, rows)]
@@ -120,12 +123,6 @@ def _by_stream(records: DeviceRecords) -> Int64s:
         # Numbers of 16 bits are sorted by counting, without comparing.
         return np.argsort((records.stream - low).astype(np.int16), kind="stable")
     return np.lexsort((records.stream, records.device))
-
-
-def _times(table: TableT) -> tuple[Int64s, Int64s]:
-    if isinstance(table, FlowEnds):
-        return table.t_ns, table.t_ns
-    return table.start_ns, table.end_ns
 
 
 def _identified(table: TableT, rows: Int64s) -> Bools:

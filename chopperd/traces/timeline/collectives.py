@@ -65,7 +65,9 @@ def collectives_of(
     unknown = np.flatnonzero((given < 0) & (operator >= 0))
     given[unknown] = trace.spans.collective[operator[unknown]]
     found = _Numbering(trace.collectives)
-    numbers = found.described(given, crowded=_crowded(operator))
+    # Operators that launched another kernel too.
+    crowded = np.bincount(operator[operator >= 0], minlength=1)[operator] > 1
+    numbers = found.described(given, crowded=(operator >= 0) & crowded)
     numbers = found.named(numbers, *_names_around(trace, launched))
     numbers = found.named(numbers, *_own_names(trace, trace.records.name[comm]))
     column = np.full(len(call), -1, np.int32)
@@ -140,12 +142,6 @@ def _described(trace: Trace) -> Int64s:
     idle = np.array([collective_name(each.name) in _IDLE for each in trace.collectives], np.bool_)
     spans = np.flatnonzero(trace.spans.collective >= 0)
     return spans[~idle[trace.spans.collective[spans]]] if len(spans) else spans
-
-
-def _crowded(operator: Int64s) -> Bools:
-    known = operator >= 0
-    counts = np.bincount(operator[known], minlength=1)
-    return known & (counts[operator] > 1)
 
 
 def _names_around(trace: Trace, launched: Moments) -> tuple[Int32s, Sequence[str]]:
