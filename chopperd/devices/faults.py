@@ -15,12 +15,13 @@ from chopperd.errors import (
     TransientDeviceError,
     UnsupportedFieldError,
 )
-from chopperd.model.devices import FieldProbe, GpuProcess
+from chopperd.model.devices import FieldProbe, GpuInfo, GpuProcess
 from chopperd.model.plausible import PID
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+E = TypeVar("E", bound=DeviceError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,34 @@ class DeviceFaults:
         logger.log(level, "%s", failure)
 
 
+def failed_call(
+    kind: type[E], text: str, *, operation: str, device_index: int, code: int | None, shown: str
+) -> E:
+    """Return the error of a call that failed, of a kind; `shown`: the vendor's code as text."""
+    return kind(
+        f"GPU {device_index}: {operation} failed: {text}{shown}",
+        operation=operation,
+        device_index=device_index,
+        vendor_code=code,
+    )
+
+
+def as_kind(failure: DeviceError, kind: type[E]) -> E:
+    """Return a failure with the same details as another kind of error."""
+    return kind(
+        str(failure),
+        operation=failure.operation,
+        device_index=failure.device_index,
+        vendor_code=failure.vendor_code,
+    )
+
+
+def not_listed(device: GpuInfo, operation: str) -> DeviceLostError:
+    """Return the error for a GPU that a back end does not have."""
+    text = f"GPU {device.gpu} ({device.uuid}) is not one of this driver's"
+    return DeviceLostError(text, operation=operation, device_index=device.index)
+
+
 def counts_by_gpu(counts: Iterable[tuple[str, Counter[str]]]) -> dict[tuple[str, str], int]:
     """Merge counters of several GPUs, by GPU label and name; other threads may go on counting."""
     return {(gpu, name): count for gpu, each in counts for name, count in dict(each).items()}
@@ -191,6 +220,18 @@ class FieldProber:
     def is_selected(self, field: str, operation: str) -> bool:
         """Return whether this operation gives a field now."""
         return self.faults.selected.get(field) == operation
+
+    def base(
+        self, field: str, operation: str, source: str | None, unit: str, label: str | None = None
+    ) -> FieldProbe:
+        """Return the probe of a call for a field before it is made; `label`: its name, if other."""
+        return FieldProbe(
+            operation=label or operation,
+            feeds=field,
+            source=source,
+            used=self.is_selected(field, operation),
+            unit=unit,
+        )
 
     def asked(
         self, base: FieldProbe, ask: Callable[[], float | None], most: int | None = None

@@ -101,7 +101,7 @@ class PlannedCall:
     """A driver call that writes to a reused buffer."""
 
     operation: str  # the vendor's name of the call
-    address: int  # of the entry point; 0 where there is none
+    address: int = 0  # of the entry point; 0 where there is none
     shape: CallShape
     handle: int  # first argument
     buffer: Buffer  # the output, kept alive by the plan; required input (a version) is in it

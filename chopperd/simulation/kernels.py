@@ -84,6 +84,21 @@ def _pointwise(op: str, functor: str, width: int) -> Recipe:
     return _recipe(KernelClass.ELEMENTWISE, op, name, width=width)
 
 
+def _flash(op: str, cuda: str, rocm: str, clocked: float | None = None) -> Recipe:
+    op, cuda = f"aten::_flash_attention_{op}", f"void pytorch_flash::flash_{cuda}"
+    return _recipe(KernelClass.ATTENTION, op, cuda, rocm, clocked=clocked)
+
+
+def _copy(op: str, name: str) -> Recipe:
+    cuda, rocm = (f"Memcpy {name.format(memory)}" for memory in ("Pinned", "Host"))
+    return _recipe(KernelClass.MEMCPY, op, cuda, rocm)
+
+
+def _collective(op: str, name: str) -> Recipe:
+    cuda = f"ncclDevKernel_{name}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    return _recipe(KernelClass.COMM, op, cuda, _RCCL)
+
+
 def _foreach(op: str, functor: str) -> Recipe:
     name = (
         f"void {_ANONYMOUS}multi_tensor_apply_kernel<{_ANONYMOUS}{functor}, float>"
@@ -92,7 +107,7 @@ def _foreach(op: str, functor: str) -> Recipe:
     return _recipe(KernelClass.OPTIMIZER, op, name)
 
 
-_FLASH: Final = "void pytorch_flash::flash_{}_kernel<pytorch_flash::Flash_{}_kernel_traits<128, {}>"
+_TRAITS: Final = "_kernel<pytorch_flash::Flash_{}_kernel_traits<128, {}>"
 
 RECIPES: Final[Mapping[str, Recipe]] = {
     "gemm_qkv": _gemm("256x128_64x4_2x1", "TNT", "Alik_Bljk"),
@@ -101,25 +116,21 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "gemm_down": _gemm("192x192_64x3_2x1", "TNN", "Alik_Bljk"),
     "gemm_dgrad": _gemm("128x160_64x5_2x1", "NNT", "Ailk_Bljk"),
     "gemm_wgrad": _gemm("192x208_64x3_1x2", "NTN", "Ailk_Bjlk"),
-    "attention": _recipe(
-        KernelClass.ATTENTION,
-        "aten::_flash_attention_forward",
-        _FLASH.format("fwd", "fwd", "128, 64, 4")
-        + ", true, false>(pytorch_flash::Flash_fwd_params)",
+    "attention": _flash(
+        "forward",
+        f"fwd{_TRAITS.format('fwd', '128, 64, 4')}, true, false>(pytorch_flash::Flash_fwd_params)",
         "attn_fwd",
     ),
-    "attention_dot": _recipe(
-        KernelClass.ATTENTION,
-        "aten::_flash_attention_backward",
-        _FLASH.format("bwd_dot_do_o", "bwd", "64, 128, 8") + ">(pytorch_flash::Flash_bwd_params)",
+    "attention_dot": _flash(
+        "backward",
+        f"bwd_dot_do_o{_TRAITS.format('bwd', '64, 128, 8')}>(pytorch_flash::Flash_bwd_params)",
         "fmha_bwd_hd128_odo_bf16",
-        clocked=0.3,
+        0.3,
     ),
-    "attention_grad": _recipe(
-        KernelClass.ATTENTION,
-        "aten::_flash_attention_backward",
-        _FLASH.format("bwd_dq_dk_dv_loop_seqk_parallel", "bwd", "64, 128, 8")
-        + ", true>(pytorch_flash::Flash_bwd_params)",
+    "attention_grad": _flash(
+        "backward",
+        f"bwd_dq_dk_dv_loop_seqk_parallel{_TRAITS.format('bwd', '64, 128, 8')}, true>"
+        "(pytorch_flash::Flash_bwd_params)",
         "fmha_bwd_hd128_bf16_causal_a32_rtz",
     ),
     "norm": _recipe(
@@ -176,34 +187,9 @@ RECIPES: Final[Mapping[str, Recipe]] = {
         f"void {_ANONYMOUS}chunk_cat_cuda_kernel<float, c10::BFloat16>"
         "(c10::BFloat16**, float*, long*, long*, long*, long, long, long)",
     ),
-    "h2d": _recipe(
-        KernelClass.MEMCPY,
-        "aten::copy_",
-        "Memcpy HtoD (Pinned -> Device)",
-        "Memcpy HtoD (Host -> Device)",
-    ),
-    "d2h": _recipe(
-        KernelClass.MEMCPY,
-        "aten::_local_scalar_dense",
-        "Memcpy DtoH (Device -> Pinned)",
-        "Memcpy DtoH (Device -> Host)",
-    ),
-    "all_gather": _recipe(
-        KernelClass.COMM,
-        "c10d::_allgather_base_",
-        "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        _RCCL,
-    ),
-    "reduce_scatter": _recipe(
-        KernelClass.COMM,
-        "c10d::_reduce_scatter_base_",
-        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        _RCCL,
-    ),
-    "all_reduce": _recipe(
-        KernelClass.COMM,
-        "c10d::allreduce_",
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        _RCCL,
-    ),
+    "h2d": _copy("aten::copy_", "HtoD ({} -> Device)"),
+    "d2h": _copy("aten::_local_scalar_dense", "DtoH (Device -> {})"),
+    "all_gather": _collective("c10d::_allgather_base_", "AllGather"),
+    "reduce_scatter": _collective("c10d::_reduce_scatter_base_", "ReduceScatter_Sum_bf16"),
+    "all_reduce": _collective("c10d::allreduce_", "AllReduce_Sum_f32"),
 }

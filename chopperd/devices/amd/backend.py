@@ -23,6 +23,7 @@ from chopperd.devices.faults import (
     FieldProber,
     VendorErrors,
     counts_by_gpu,
+    not_listed,
     used_if_answered,
 )
 from chopperd.devices.read_plan import FORMAT_BY_KIND, ReadPlan
@@ -179,11 +180,7 @@ class AmdBackend(ABC, Generic[T]):
         gpu = self._gpus.get(device.uuid) if self._open else None
         is_partition = self._open and device.parent is not None and device in self._devices
         if gpu is None and not is_partition:
-            raise DeviceLostError(
-                f"GPU {device.gpu} ({device.uuid}) is not one of this driver's",
-                operation=self.metrics_call,
-                device_index=device.index,
-            )
+            raise not_listed(device, self.metrics_call)
         return gpu
 
     def _add(self, info: GpuInfo, card: T, errors: VendorErrors) -> GpuInfo:
@@ -271,13 +268,8 @@ def _call_probes(fields: Iterable[ExtraField], prober: FieldProber) -> Iterator[
     """Yield a probe of each call for fields that are not in the block, in the driver's units."""
     for field in fields:
         for call in field.calls:
-            probe = FieldProbe(
-                operation=call.operation,
-                feeds=field.name,
-                source=call.source,
-                used=prober.is_selected(field.name, call.operation),
-                unit=call.unit if isinstance(call, PlannableCall) else "",
-            )
+            unit = call.unit if isinstance(call, PlannableCall) else ""
+            probe = prober.base(field.name, call.operation, call.source, unit)
             yield prober.asked(probe, partial(_raw, call))
 
 

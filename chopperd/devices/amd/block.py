@@ -12,7 +12,7 @@ from chopperd.devices.amd import table
 from chopperd.devices.amd.table import Method
 from chopperd.devices.base import SensorRead
 from chopperd.devices.channel import Call
-from chopperd.devices.faults import CallFailedError, DeviceFaults
+from chopperd.devices.faults import CallFailedError, DeviceFaults, as_kind
 from chopperd.devices.read_plan import (
     FORMAT_BY_KIND,
     UNSIGNED_BY_BYTES,
@@ -145,12 +145,7 @@ class Block:
         Drivers report "not supported" and "no permission" while a GPU is reset.
         """
         failure = self._faults.classified(error, self.source.operation)
-        self._faults.transient = TransientDeviceError(
-            str(failure),
-            operation=failure.operation,
-            device_index=failure.device_index,
-            vendor_code=failure.vendor_code,
-        )
+        self._faults.transient = as_kind(failure, TransientDeviceError)
 
     def _drop(self, reason: str) -> None:
         """Count the block as implausible, and use nothing of it."""

@@ -19,7 +19,9 @@ from chopperd.devices.faults import (
     TimedCalls,
     Timeouts,
     VendorErrors,
+    as_kind,
     counts_by_gpu,
+    not_listed,
 )
 from chopperd.devices.nvml.calls import Driver
 from chopperd.devices.nvml.codes import device_error, limit_fields
@@ -301,19 +303,15 @@ class NvmlBackend:
     def _handle(self, device: GpuInfo) -> object:
         silence = self._silence(device)
         if silence is not None:
-            raise _as_loss(silence) from silence
+            raise as_kind(silence, DeviceLostError) from silence
         if device.uuid not in self._gpus:
-            raise DeviceLostError(
-                f"GPU {device.gpu} ({device.uuid}) is not one of this driver's",
-                operation="nvmlDeviceGetHandleByUUID",
-                device_index=device.index,
-            )
+            raise not_listed(device, "nvmlDeviceGetHandleByUUID")
         try:
             handle: object = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
         except self._nvml.NVMLError as error:
             # Whatever the code, a GPU that is not found again stays lost.
             failure = self._classify(error, "nvmlDeviceGetHandleByUUID", device.index)
-            raise _as_loss(failure) from error
+            raise as_kind(failure, DeviceLostError) from error
         return handle
 
     def _silence(self, device: GpuInfo) -> DeviceError | None:
@@ -351,13 +349,3 @@ class NvmlBackend:
     def _classify(error: Exception, operation: str, index: int) -> DeviceError:
         code = getattr(error, "value", None)
         return device_error(code, str(error), operation=operation, device_index=index)
-
-
-def _as_loss(failure: DeviceError) -> DeviceLostError:
-    """Return a failure as a `DeviceLostError` with the same details."""
-    return DeviceLostError(
-        str(failure),
-        operation=failure.operation,
-        device_index=failure.device_index,
-        vendor_code=failure.vendor_code,
-    )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from chopperd.devices.faults import failed_call
 from chopperd.errors import (
     DeviceError,
     DeviceLostError,
@@ -59,12 +60,9 @@ def device_error(code: int | None, text: str, *, operation: str, device_index: i
     `code` is None if the call has not returned.
     """
     kind = TransientDeviceError if code is None else error_class(code)
-    named = "" if code is None else f" (NVML code {code})"
-    return kind(
-        f"GPU {device_index}: {operation} failed: {text}{named}",
-        operation=operation,
-        device_index=device_index,
-        vendor_code=code,
+    shown = "" if code is None else f" (NVML code {code})"
+    return failed_call(
+        kind, text, operation=operation, device_index=device_index, code=code, shown=shown
     )
 
 

@@ -103,13 +103,7 @@ def memory_probes(
     yield from _probes(driver, prober, table.MEMORY_USED)
     if system_memory is not None:
         path = str(system_memory.path)
-        base = FieldProbe(
-            operation=path,
-            feeds=used,
-            source=table.MEMORY_SYSTEM,
-            used=prober.is_selected(used, path),
-            unit="bytes",
-        )
+        base = prober.base(used, path, table.MEMORY_SYSTEM, "bytes")
         used_bytes = system_memory.used_bytes()
         reason = "it does not report total and available memory" if used_bytes is None else None
         yield replace(base, value=used_bytes, error=reason)
@@ -121,13 +115,8 @@ def memory_probes(
 def _probes(driver: Driver, prober: FieldProber, sensor: Sensor) -> Iterable[FieldProbe]:
     """Probe each method to read a field, in the driver's own unit."""
     for method in sensor.methods:
-        base = FieldProbe(
-            operation=method.full_label,
-            feeds=sensor.name,
-            source=method.source,
-            used=prober.is_selected(sensor.name, method.label),
-            unit=method.unit,
-        )
+        source, label = method.source, method.full_label
+        base = prober.base(sensor.name, method.label, source, method.unit, label)
         yield prober.asked(base, _question(driver, method))
 
 

@@ -27,7 +27,7 @@ from chopperd.devices.amd.kernel.cards import (
 from chopperd.devices.amd.kernel.layouts import UnknownMetricsError
 from chopperd.devices.amd.sensors import GpuTraits
 from chopperd.devices.base import BackendOptions
-from chopperd.devices.faults import VendorErrors
+from chopperd.devices.faults import VendorErrors, failed_call
 from chopperd.errors import (
     BackendUnavailableError,
     DeviceError,
@@ -149,9 +149,6 @@ def _classified(error: Exception, operation: str, index: int) -> DeviceError:
         kind = DeviceLostError if operation == _METRICS else UnsupportedFieldError
     elif code in _UNSUPPORTED:
         kind = UnsupportedFieldError
-    return kind(
-        f"GPU {index}: {operation} failed: {error}",
-        operation=operation,
-        device_index=index,
-        vendor_code=code,
+    return failed_call(
+        kind, str(error), operation=operation, device_index=index, code=code, shown=""
     )

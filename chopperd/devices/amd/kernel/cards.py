@@ -224,7 +224,6 @@ class NumberFile:
         """Return the read as a call of a read plan; opens the file."""
         return PlannedCall(
             operation=self.path.name,
-            address=0,
             shape=CallShape.TEXT,
             handle=self._opened(),
             buffer=self._buffer,
@@ -341,7 +340,6 @@ class FileSource:
         """Return `fetch` as a call of a read plan."""
         return PlannedCall(
             operation=_OPERATION,
-            address=0,
             shape=CallShape.FILE,
             handle=self._fd,
             buffer=self.buffer,

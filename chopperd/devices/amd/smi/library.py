@@ -26,6 +26,7 @@ from struct import Struct
 from typing import Any, Final
 
 from chopperd.devices.amd.smi.binding import Binding, captured_output, fits, import_binding, rocm_of
+from chopperd.devices.faults import failed_call
 from chopperd.devices.read_plan import SharedLock
 from chopperd.errors import (
     BackendUnavailableError,
@@ -275,9 +276,7 @@ def error_class(code: int, operation: str) -> type[DeviceError]:
 
 def device_error(code: int, text: str, *, operation: str, device_index: int) -> DeviceError:
     """Return the `DeviceError` of a failed call, by AMD SMI's code and text; not raised here."""
-    return error_class(code, operation)(
-        f"GPU {device_index}: {operation} failed: {text} (AMD SMI code {code})",
-        operation=operation,
-        device_index=device_index,
-        vendor_code=code,
+    kind, shown = error_class(code, operation), f" (AMD SMI code {code})"
+    return failed_call(
+        kind, text, operation=operation, device_index=device_index, code=code, shown=shown
     )
