@@ -170,11 +170,9 @@ def is_whole(output: bytes) -> bool:
 def probe_of(backend: str, output: bytes) -> DriverProbe:
     """Parse a probe's output, also if the process ended before the last line."""
     library, outcome = _parsed(output)
+    outcome = outcome or Outcome()
     return DriverProbe(
-        backend=backend,
-        library=library,
-        inventory=outcome.inventory if outcome else None,
-        error=outcome.error if outcome else None,
+        backend=backend, library=library, inventory=outcome.inventory, error=outcome.error
     )
 
 

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import DeviceBackend
@@ -18,6 +18,9 @@ from chopperd.sampling.pace import PaceDecision, Pacer
 from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from chopperd.sampling.native.ticks import NativeTicks
 
 logger = logging.getLogger(__name__)
 
@@ -35,23 +38,6 @@ class DueRead(NamedTuple):
 
     deadline_mono_ns: int
     scope: ReadScope
-
-
-class TickRunner(Protocol):
-    """Follows a schedule for one GPU's loop, in the loop's thread."""
-
-    def begin(self, schedule: Schedule) -> None:
-        """Follow this schedule from now on, from its first tick."""
-        ...
-
-    def next(self, until_mono_ns: int, until_driver_ns: int) -> DueRead | None:
-        """Wait for the next read that the loop must make; None if there is something else to do.
-
-        That is: the wait was interrupted, sampling must end, or (in a runner that makes reads
-        itself) a read ended at `until_mono_ns` or later, or driver calls have taken
-        `until_driver_ns` in all.
-        """
-        ...
 
 
 class StopSignal:
@@ -135,7 +121,7 @@ class LoopParts:
     place: tuple[int, int] = (0, 1)
     #: Takes values that are not part of a sample; None: they are dropped.
     slow_state: SlowStateWriter | None = None
-    ticks: TickRunner | None = None  # waits for ticks and may make reads; None: in Python
+    ticks: "NativeTicks | None" = None  # waits for ticks and makes reads; None: in Python
 
 
 class DeviceLoop:

@@ -1,6 +1,5 @@
 """Records samples of all GPUs: keeps a sampler running and collects columns at the end."""
 
-import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,6 @@ from chopperd.sampling.memory.slow_state import SlowState, with_findings
 from chopperd.sampling.process_table import ProcessTable, descendants
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S, TimeTriple
-
-logger = logging.getLogger(__name__)
 
 _DRAIN_EVERY_S: Final = 0.2
 #: Interval at which processes are read from /proc: in the first seconds, and the longest later.

@@ -145,8 +145,10 @@ class DriverWatch:
         for each in self._gpus:
             is_new = each.gpu.state is GpuState.LOST and each.label not in self._explained
             if all_gpus or is_new:
-                is_lost = each.gpu.state is GpuState.LOST
-                (self._explained.add if is_lost else self._explained.discard)(each.label)
+                if each.gpu.state is GpuState.LOST:
+                    self._explained.add(each.label)
+                else:
+                    self._explained.discard(each.label)
                 trouble = self._timed(each, partial(backend.trouble, each.device))
                 each.slow_state.write_trouble(trouble)
                 self._log(each.label, trouble)

@@ -175,7 +175,7 @@ class DeviceHealth:
                     GpuProcess(
                         pid=row.pid,
                         memory_used_bytes=row.usedGpuMemory,  # None where not available
-                        partition={_NO_INSTANCE: None}.get(row.gpuInstanceId, row.gpuInstanceId),
+                        partition=None if row.gpuInstanceId == _NO_INSTANCE else row.gpuInstanceId,
                     )
                     for row in rows
                 ]

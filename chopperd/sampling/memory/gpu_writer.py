@@ -16,7 +16,7 @@ from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.memory.layout import (
-    HEADER,
+    GENERATION_WORD,
     NO_DIE,
     RECORD,
     STATUS,
@@ -25,8 +25,6 @@ from chopperd.sampling.memory.layout import (
     Pace,
     Records,
 )
-
-_GENERATION: Final = (HEADER.names or ()).index("generation")
 
 _RECORD_BODY: Final = Struct(f"=5q{len(VALUE_COLUMNS)}d{len(CAUSES)}d{MOST_DIES}H")
 _RECORD_BYTES: Final = RECORD.itemsize
@@ -97,11 +95,11 @@ class GpuWriter:
 
     def is_current(self) -> bool:
         """Whether no other writer process has taken over."""
-        return self._words[_GENERATION] == self._generation
+        return self._words[GENERATION_WORD] == self._generation
 
     def begin_call(self, now_mono_ns: int, scope: ReadScope) -> None:
         """Publish that a driver call begins, so that a supervisor sees how long it lasts."""
-        if self._words[_GENERATION] == self._generation:
+        if self._words[GENERATION_WORD] == self._generation:
             self._words[self._call_word + 1] = scope is ReadScope.FULL
             self._words[self._call_word] = now_mono_ns
 
@@ -121,7 +119,7 @@ class GpuWriter:
     ) -> None:
         """Write a reading as a record (see `RECORD`), count its call, and publish the counts."""
         words = self._words
-        if words[_GENERATION] != self._generation:
+        if words[GENERATION_WORD] != self._generation:
             return
         written = self._written
         # Of several dies, readers work out which governs (`whole_records`).
@@ -203,7 +201,7 @@ class GpuWriter:
             start + self._status_offset,
             start + self._records_offset,
             self._capacity,
-            start + 8 * _GENERATION,
+            start + 8 * GENERATION_WORD,
             self._generation,
         )
 
@@ -218,7 +216,7 @@ class GpuWriter:
 
         The call word is copied first, so that the call is over before the counts include it.
         """
-        if self._words[_GENERATION] != self._generation:
+        if self._words[GENERATION_WORD] != self._generation:
             return
         self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
 

@@ -77,6 +77,8 @@ HEADER: Final = np.dtype(
     )
 )
 
+GENERATION_WORD: Final = (HEADER.names or ()).index("generation")
+
 #: `sequence` is 1 + the number of the triple or record since the ring was made, written last; it
 #: is 0 while the slot is being written.
 TRIPLE: Final = np.dtype(_words("sequence unix_ns mono_ns boot_ns"))

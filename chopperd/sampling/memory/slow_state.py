@@ -16,7 +16,7 @@ import numpy as np
 
 from chopperd.model.devices import STATE_FIELDS, DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.sampling.memory.layout import (
-    HEADER,
+    GENERATION_WORD,
     MOST_PROCESSES,
     SLOW_STATE,
     TIMED_SENSORS,
@@ -24,7 +24,6 @@ from chopperd.sampling.memory.layout import (
     Records,
 )
 
-_GENERATION: Final = (HEADER.names or ()).index("generation")
 _UNKNOWN: Final = -1
 #: The largest number in a word; a driver's number above that is nonsense.
 _MOST: Final = 2**63 - 1
@@ -122,7 +121,7 @@ class SlowStateWriter:
     def _writing(self) -> Iterator[np.ndarray]:
         """Yield the block to write to, locked; a dummy once another writer has taken over."""
         with self._lock:
-            if self._words[_GENERATION] != self._generation:
+            if self._words[GENERATION_WORD] != self._generation:
                 yield np.zeros((), SLOW_STATE)
                 return
             block = np.ndarray((), SLOW_STATE, self._map, self._offset)

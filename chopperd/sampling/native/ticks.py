@@ -294,7 +294,8 @@ class NativeTicks:
     def next(self, until_mono_ns: int, until_driver_ns: int) -> DueRead | None:
         """Wait for the next read that the loop must make, while the C library makes the others.
 
-        None if there is something else to do (see `TickRunner.next`).
+        None if there is something else to do: the wait was interrupted, sampling must end, or a
+        read ended at `until_mono_ns` or later, or driver calls have taken `until_driver_ns` in all.
         """
         if self._asks_for_plans:
             self._ask_for_plans()

@@ -157,8 +157,9 @@ def _with_limits(info: GpuInfo, hwmon: Path) -> GpuInfo:
         return _fixed(hwmon / name, MICROWATTS_PER_WATT, plausible.POWER_W)
 
     def threshold_c(label: str, kind: str) -> float | None:
-        path = hwmon / f"{_labelled(hwmon, label)}_{kind}"  # of no sensor: no file either
-        return _fixed(path, MILLIDEGREES_PER_DEGREE, plausible.THRESHOLD_C)
+        sensor = _labelled(hwmon, label)
+        path = hwmon / f"{sensor}_{kind}"
+        return _fixed(path, MILLIDEGREES_PER_DEGREE, plausible.THRESHOLD_C) if sensor else None
 
     return replace(
         info,

@@ -3,7 +3,6 @@
 Not verified on hardware: the library is as its headers and sources describe it.
 """
 
-import logging
 from collections.abc import Iterable, Iterator
 from ctypes import addressof, c_uint32, create_string_buffer, sizeof
 from dataclasses import dataclass, replace
@@ -33,8 +32,6 @@ from chopperd.devices.base import BackendOptions
 from chopperd.devices.faults import CallsHangError, TimedCalls, Timeouts, VendorErrors
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import GpuInfo, GpuProcess, Vendor
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
