@@ -39,7 +39,6 @@ class Recorder:
         self._clock = clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._drain_until_stopped, name="chopperd-recorder")
-        self._lock = threading.Lock()
         self._chunks: dict[int, list[Records]] = {}
         self._positions: dict[int, int] = {}
         self._triples: list[TimeTriple] = []
@@ -63,12 +62,6 @@ class Recorder:
     def gpus(self) -> tuple[GpuInfo, ...]:
         """The GPUs that are recorded."""
         return self._supervisor.reader.description().gpus
-
-    def so_far(self) -> SampleSet:
-        """Collect all samples recorded up to now."""
-        with self._lock:
-            self._drain()
-            return self._collected(())
 
     def finish(self, timeout_s: float = 2.0) -> SampleSet:
         """Stop the sampler and the recording; return everything recorded.
@@ -95,9 +88,8 @@ class Recorder:
 
     def _drain_until_stopped(self) -> None:
         while not self._stop.wait(_DRAIN_EVERY_S):
-            with self._lock:
-                self._supervisor.poll()
-                self._drain()
+            self._supervisor.poll()
+            self._drain()
 
     def _drain(self) -> None:
         """Copy new records and clock triples out of the ring; update the processes if due."""

@@ -15,6 +15,7 @@ from chopperd.clock import SystemClock
 from chopperd.correlate.join import RowClocks, join_device
 from chopperd.model.kinds import CAUSES
 from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.sampling.memory.slow_state import with_findings
 from chopperd.sampling.recording import Recorder
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
@@ -66,16 +67,19 @@ def play(fake: FakeNvml, start_ns: int) -> None:
 def record(until: Sequence[str], least_ns: int) -> SampleSet:
     """Samples of everything at 100 Hz, until sensors of GPU 0 are known and so long was sampled."""
     settings = SamplerSettings(hz=100.0, slow_hz=100.0, budget_ratio=1.0, sensors_every_s=2.0)
-    recorder = Recorder(SamplerSupervisor(sampler_command("nvml"), settings, CLOCK), CLOCK)
+    supervisor = SamplerSupervisor(sampler_command("nvml"), settings, CLOCK)
+    recorder = Recorder(supervisor, CLOCK)
+    begun_ns = CLOCK.mono_ns()
 
     def is_enough() -> bool:
-        samples = recorder.so_far().gpus[0]
-        if not len(samples):
-            return False
-        known = all(getattr(samples.gpu, name) is not None for name in until)
-        return known and bool(np.ptp(samples.t_unix_ns) > least_ns)
+        reader = supervisor.reader
+        gpu = with_findings(reader.description().gpus[0], reader.slow_state(0))
+        known = all(getattr(gpu, name) is not None for name in until)
+        last_ns = reader.status(0).last_mono_ns or begun_ns
+        return known and last_ns - begun_ns > least_ns
 
     recorder.start()
+    begun_ns = CLOCK.mono_ns()
     try:
         wait_for(is_enough, "the sensors of GPU 0 are known")
     finally:
