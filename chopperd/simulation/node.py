@@ -198,12 +198,8 @@ class SimulatedNode:
         self._checkpoints = [
             initial_state(self.silicon, self.program, spec.seed, spec.start_unix_ns)
         ]
+        #: The last steps; older ones are simulated again when needed.
         self._stored: OrderedDict[int, Played] = OrderedDict()
-
-    @property
-    def stored_step_count(self) -> int:
-        """Number of steps in memory; older ones are simulated again when needed."""
-        return len(self._stored)
 
     def reading(
         self, index: int, t_unix_ns: int, scope: ReadScope = ReadScope.FULL

@@ -37,7 +37,7 @@ def test_what_is_kept_stays_bounded() -> None:
     node = simulated("idle")
     for t_s in range(0, 120, 7):
         node.reading(0, START_NS + t_s * NS_PER_S)
-    assert node.stored_step_count <= 32
+    assert len(node._stored) <= 32
 
 
 def test_another_seed_gives_another_node(fsdp2: SimulatedNode) -> None:
