@@ -142,15 +142,13 @@ class Parts:
 
     def archive(self) -> live.ArchiveLive:
         """Return the flight recorder's state."""
-        if self._archive is None:
-            return live.ArchiveLive(trouble=self._problems.get(_ARCHIVE))
-        return self._archive.live()
+        trouble = self._problems.get(_ARCHIVE)
+        return self._archive.live() if self._archive else live.ArchiveLive(trouble=trouble)
 
     def store(self) -> live.StoreLive:
         """Return the store's state."""
-        if self._keeper is None:
-            return live.StoreLive(trouble=self._problems.get(_STORE))
-        return self._keeper.store.live()
+        trouble = self._problems.get(_STORE)
+        return self._keeper.store.live() if self._keeper else live.StoreLive(trouble=trouble)
 
     def analysis(self) -> live.AnalysisLive:
         """Return the state of ingest."""

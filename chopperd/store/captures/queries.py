@@ -9,15 +9,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from chopperd.model.captures import (
-    DeviceKernels,
-    JobEntry,
-    StepPage,
-    StepQuery,
-    TraceEntry,
-    TraceState,
-    Viewer,
-)
+from chopperd.model.captures import DeviceKernels, JobEntry, StepPage, StepQuery, TraceEntry, Viewer
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.store.captures.schema import FIND_TRACES, document_of, row_of, trace_of
@@ -200,8 +192,7 @@ def trace_entry(connection: sqlite3.Connection, trace_id: str) -> TraceEntry | N
 def waiting_traces(connection: sqlite3.Connection) -> tuple[TraceEntry, ...]:
     """Return the traces that are still to be analysed, oldest first."""
     found = connection.execute(
-        f"{FIND_TRACES} WHERE state IN (?, ?) ORDER BY received_unix_ns, id",
-        (TraceState.QUEUED.value, TraceState.SPOOLED.value),
+        f"{FIND_TRACES} WHERE state IN ('queued', 'spooled') ORDER BY received_unix_ns, id"
     )
     return tuple(trace_of(row) for row in found)
 

@@ -116,10 +116,15 @@ def file_span_ns(fd: int) -> tuple[int, int] | None:
     return last.span_ns if last and last.kind == FrameKind.END else scanned(fd).span_ns
 
 
-def read_payload(fd: int, frame: Frame) -> bytes | None:
-    """Read the payload of a frame; None if it is damaged."""
+def read_chunk(fd: int, frame: Frame) -> SampleChunk | None:
+    """Read the chunk of a frame; None if it is damaged, or the frame holds something else."""
     data = os.pread(fd, frame.payload_bytes, frame.offset)
-    return data if zlib.crc32(data) == frame.check else None
+    if zlib.crc32(data) != frame.check:
+        return None
+    try:
+        return decoded_chunk(data)
+    except StoreError:
+        return None
 
 
 def _frame_at(fd: int, position: int) -> Frame | None:
@@ -351,13 +356,9 @@ class Journal:
 
     def left_over(self) -> tuple[list[SampleChunk], int]:
         """Read the chunks in the journal when it was opened; also count those that are damaged."""
-        chunks, damaged_count = [], len(self._scan.damaged_offsets)
-        for frame in self._scan.frames:
-            try:
-                chunks.append(decoded_chunk(read_payload(self._file.fd, frame) or b""))
-            except StoreError:
-                damaged_count += 1
-        return chunks, damaged_count
+        found = [read_chunk(self._file.fd, frame) for frame in self._scan.frames]
+        chunks = [chunk for chunk in found if chunk is not None]
+        return chunks, len(self._scan.damaged_offsets) + len(found) - len(chunks)
 
     def append(self, frame: bytes) -> None:
         """Add a frame; if the file is spoiled, begin an empty journal first."""

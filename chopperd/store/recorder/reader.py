@@ -16,20 +16,12 @@ from chopperd.model.samples import GpuSamples, ProcessRow, SampleSet
 from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.sampling.recording import in_unix_time, samples_at
-from chopperd.store.recorder.chunk import (
-    Origin,
-    SampleChunk,
-    decoded_chunk,
-    identity,
-    joined,
-    rising_triples,
-)
+from chopperd.store.recorder.chunk import Origin, SampleChunk, identity, joined, rising_triples
 from chopperd.store.recorder.files import (
     JOURNAL,
-    Frame,
     FrameKind,
     file_span_ns,
-    read_payload,
+    read_chunk,
     sample_paths,
     scanned,
 )
@@ -79,25 +71,19 @@ class ChunkFiles:
             return []
         scan = scanned(fd)
         self.damaged.update((path.name, offset) for offset in scan.damaged_offsets)
-        frames = (f for f in scan.frames if self._is_wanted(f.span_ns))
-        chunks = (self._decoded(path, fd, frame) for frame in frames)
-        return [chunk for chunk in chunks if chunk is not None]
+        chunks = []
+        for frame in scan.frames:
+            if frame.kind != FrameKind.END and self._is_wanted(frame.span_ns):
+                is_known = frame.kind == FrameKind.SAMPLES
+                if (chunk := read_chunk(fd, frame) if is_known else None) is not None:
+                    chunks.append(chunk)
+                else:
+                    self.damaged.add((path.name, frame.offset))
+        return chunks
 
     def _is_wanted(self, span_ns: tuple[int, int]) -> bool:
         """Whether a file or frame with these first and last times may hold wanted samples."""
         return span_ns[0] < self._to_unix_ns and span_ns[1] >= self._from_unix_ns
-
-    def _decoded(self, path: Path, fd: int, frame: Frame) -> SampleChunk | None:
-        """Decode the chunk of a frame; None if it has none or is damaged, which is noted."""
-        if frame.kind == FrameKind.END:
-            return None
-        try:
-            if frame.kind == FrameKind.SAMPLES and (payload := read_payload(fd, frame)):
-                return decoded_chunk(payload)
-        except StoreError:
-            pass
-        self.damaged.add((path.name, frame.offset))
-        return None
 
     def _read(self, path: Path, work: Callable[[int, Path], Made]) -> Made | None:
         """Run `work` on an open file; None if the file is gone or (noted) unreadable."""
@@ -116,12 +102,8 @@ class ChunkFiles:
 
 def _last_origin(fd: int, _path: Path) -> Origin | None:
     """Read the origin of the last readable samples of a file; None if there are none."""
-    for frame in reversed(scanned(fd).frames):
-        try:
-            return decoded_chunk(read_payload(fd, frame) or b"").origin
-        except StoreError:
-            continue
-    return None
+    chunks = (read_chunk(fd, frame) for frame in reversed(scanned(fd).frames))
+    return next((chunk.origin for chunk in chunks if chunk is not None), None)
 
 
 class RecordedSamples:
@@ -207,11 +189,6 @@ class _Boot:
         """Return the GPUs by identity, as last described."""
         return {identity(gpu): gpu for chunk in self.chunks for gpu in chunk.origin.gpus}
 
-    def described(self, key: str) -> Iterator[GpuInfo]:
-        """Yield the chunks' descriptions of a GPU, in order of time."""
-        for chunk in self.chunks:
-            yield from (gpu for gpu in chunk.origin.gpus if identity(gpu) == key)
-
     def records(self, key: str) -> Records:
         """Return all records of a GPU, rising in time, each once."""
         parts = [
@@ -221,9 +198,7 @@ class _Boot:
             if identity(chunk.origin.gpus[slot]) == key
         ]
         rows = joined(parts)
-        _, first = np.unique(rows["t_mono_ns"], return_index=True)
-        records: Records = rows[first]
-        return records
+        return rows[np.unique(rows["t_mono_ns"], return_index=True)[1]]
 
 
 def _by_boot(chunks: Sequence[SampleChunk]) -> list[_Boot]:
@@ -256,7 +231,8 @@ def _of_gpu(
     boots: Sequence[_Boot], key: str, label: str, span_unix_ns: tuple[int, int]
 ) -> GpuSamples:
     """Return the samples of one GPU within a time, over all boots; there may be none."""
-    infos = [gpu for boot in boots for gpu in boot.described(key)]
+    every = (gpu for boot in boots for chunk in boot.chunks for gpu in chunk.origin.gpus)
+    infos = [gpu for gpu in every if identity(gpu) == key]
     limits_w = {gpu.power_limit_w for gpu in infos} - {None}
     info = replace(
         infos[-1],

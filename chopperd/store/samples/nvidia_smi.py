@@ -235,14 +235,11 @@ def unix_from_local(local_ns: Int64s, tz: tzinfo | None) -> tuple[Int64s, tuple[
     t_unix_ns, unsure = local_ns - first, 0
     for rows in np.split(repeated, np.flatnonzero(np.diff(repeated) > 1) + 1):
         falls = np.flatnonzero(np.diff(local_ns[rows]) < -_FALL_NS)
-        if len(falls):
-            again = rows[falls[0] + 1 :]
-        elif len(rows):
+        again = rows[falls[0] + 1 :] if len(falls) else rows[:0]
+        if len(rows) and not len(falls):
             passes = _pass_by_neighbours(t_unix_ns, rows, first[rows[0]] - second[rows[0]])
-            again = rows if passes == 1 else rows[:0]
+            again = rows if passes == 1 else again
             unsure += len(rows) if passes is None else 0
-        else:
-            continue
         t_unix_ns[again] = local_ns[again] - second[again]
     if not unsure:
         return t_unix_ns, ()
