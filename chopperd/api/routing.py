@@ -233,9 +233,14 @@ def in_pool(answer: Answer) -> Handler:
 
     @wraps(answer)
     async def handle(call: Call) -> Response:
-        return await asyncio.get_running_loop().run_in_executor(None, answer, call)
+        return await pooled(lambda: answer(call))
 
     return handle
+
+
+async def pooled(work: Callable[[], V]) -> V:
+    """Run blocking work in the event loop's thread pool."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
@@ -303,10 +308,8 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
         return _NOBODY
     peer: UnixPeer | None = getattr(request.state, "peer", None)
     has_token = _has_token(request, policy)
-    loop = asyncio.get_running_loop()
-    viewer = await loop.run_in_executor(
-        None, lambda: policy.viewer(peer.uid if peer else None, has_token=has_token)
-    )
+    uid = peer.uid if peer else None
+    viewer = await pooled(lambda: policy.viewer(uid, has_token=has_token))
     if viewer.is_admin:
         return viewer
     if viewer.uid is None:

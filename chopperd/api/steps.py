@@ -1,11 +1,10 @@
 """Request handlers about the caller's jobs, steps, kernels, reports and traces; uploads."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -33,6 +32,7 @@ from chopperd.api.routing import (
     StepCandidate,
     bad_parameters,
     json_response,
+    pooled,
     retry_later,
 )
 from chopperd.errors import IngestError, IngestReason
@@ -65,7 +65,6 @@ BY: Final = defaulted("by", one_of(*PARTS_BY), "family", "what kernels are summe
 INCLUDE: Final = optional(
     "include", one_of(_FAMILIES), "add kernels by family, operation, layer and phase"
 )
-V = TypeVar("V")
 
 _LONGEST_PATH: Final = 1024
 _DEFAULT_NAME: Final = "upload"
@@ -245,14 +244,14 @@ async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
     if uid is None and not call.viewer.is_admin:
         detail = "it is not known whether you may read that file: send its bytes"
         raise ProblemError(HTTPStatus.FORBIDDEN, detail)
-    return await _in_pool(
+    return await pooled(
         lambda: ingest.take_file(path, job=job, owner_uid=uid, device_map=device_map)
     )
 
 
 async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
     """Receive the body in pieces; discard an incomplete one; return its entry, and if it is new."""
-    upload = await _in_pool(
+    upload = await pooled(
         lambda: call.services.ingest.open_upload(
             name=call[NAME] or _DEFAULT_NAME,
             job=call[UPLOAD_JOB],
@@ -263,9 +262,9 @@ async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
     )
     try:
         await _write_body(call, upload)
-        return await _in_pool(upload.finish)
+        return await pooled(upload.finish)
     except BaseException:
-        await _in_pool(upload.abort)
+        await pooled(upload.abort)
         raise
 
 
@@ -274,10 +273,10 @@ async def _write_body(call: Call, upload: Upload) -> None:
     async for piece in call.request.stream():
         held += piece
         if len(held) >= _CHUNK_BYTES:
-            await _in_pool(partial(upload.write, bytes(held)))
+            await pooled(partial(upload.write, bytes(held)))
             held.clear()
     if held:
-        await _in_pool(partial(upload.write, bytes(held)))
+        await pooled(partial(upload.write, bytes(held)))
 
 
 def _declared_bytes(call: Call) -> int | None:
@@ -291,7 +290,3 @@ def _refusal(error: IngestError) -> ProblemError:
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         return retry_later(str(error), after_s=10)
     return ProblemError(status, str(error))
-
-
-async def _in_pool(work: Callable[[], V]) -> V:
-    return await asyncio.get_running_loop().run_in_executor(None, work)

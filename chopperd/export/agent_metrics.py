@@ -11,11 +11,11 @@ from chopperd.export.metric import (
     Source,
     View,
     full,
+    gpu_by,
+    gpu_value,
     minimal,
-    per_gpu,
-    per_gpu_by,
-    per_node,
-    per_node_by,
+    node,
+    node_by,
     standard,
 )
 from chopperd.model.devices import ReadScope
@@ -71,18 +71,18 @@ def _troubles(snapshot: NodeSnapshot) -> Mapping[str, float]:
 
 def _summed(name: str) -> Source:
     """Return the source of a metric that sums an attribute of all GPUs."""
-    return per_node("gpus", lambda gpus: sum(map(attrgetter(name), gpus)))
+    return node("gpus", lambda gpus: sum(map(attrgetter(name), gpus)))
 
 
 def _per_process(name: str) -> Source:
-    return per_node_by(
+    return node_by(
         ROLE, lambda node: {role: getattr(each, name) for role, each in node.processes.items()}
     )
 
 
 def _own(name: str) -> Source:
     """Return the source of a metric about the exporter itself."""
-    return Source(lambda view: [] if view.state is None else [((), getattr(view.state, name))])
+    return Source(lambda view: [((), getattr(view, name))])
 
 
 AGENT_METRICS: Final = (
@@ -97,9 +97,7 @@ AGENT_METRICS: Final = (
         Source(_backend_up, (BACKEND,)),
     ),
     minimal(
-        "agent_simulated",
-        "Whether the figures come from a simulation, 1 or 0",
-        per_node("simulated"),
+        "agent_simulated", "Whether the figures come from a simulation, 1 or 0", node("simulated")
     ),
     minimal(
         "agent_paused",
@@ -109,12 +107,12 @@ AGENT_METRICS: Final = (
     standard(
         "agent_start_time_seconds",
         "When the agent started, Unix time",
-        per_node("started_unix_ns", seconds_from_ns),
+        node("started_unix_ns", seconds_from_ns),
     ),
     minimal(
         "agent_snapshot_timestamp_seconds",
         "Time of the snapshot that these metrics are from, Unix time",
-        per_node("taken_unix_ns", seconds_from_ns),
+        node("taken_unix_ns", seconds_from_ns),
     ),
     minimal("agent_ticks_total", "Reads of GPUs that were made", _summed("ticks_count")),
     minimal(
@@ -125,29 +123,27 @@ AGENT_METRICS: Final = (
     standard(
         "agent_kept_rate_hertz",
         "Achieved reads a second; agent_pace is why they differ from the configured rate",
-        per_gpu("kept_hz"),
+        gpu_value("kept_hz"),
     ),
     full(
         "agent_pace",
         "Why a GPU is read at its present rate, 1 for the reason that applies",
-        per_gpu_by(PACE, lambda gpu: {pace: pace == gpu.pace for pace in PACE.values or ()}),
+        gpu_by(PACE, lambda gpu: {pace: pace == gpu.pace for pace in PACE.values or ()}),
     ),
     standard(
         "agent_driver_seconds_total",
         "Time in driver calls, all GPUs; call: clock and limits, everything, or no sampling",
-        per_node_by(CALL, _sums(fast="driver_fast_s", full="driver_full_s", rare="driver_rare_s")),
+        node_by(CALL, _sums(fast="driver_fast_s", full="driver_full_s", rare="driver_rare_s")),
     ),
     standard(
         "agent_step_time_ratio",
         "Time of a marked step with sampling over that without; absent until it is measured",
-        per_node("self_test.step_time_ratio"),
+        node("self_test.step_time_ratio"),
     ),
     standard(
         "agent_step_time_bound_ratio",
         "Ends of the 95 % interval of the step time ratio",
-        per_node_by(
-            BOUND, lambda n: {"low": n.self_test.low_ratio, "high": n.self_test.high_ratio}
-        ),
+        node_by(BOUND, lambda n: {"low": n.self_test.low_ratio, "high": n.self_test.high_ratio}),
     ),
     minimal(
         "agent_driver_call_hung_seconds",
@@ -157,64 +153,58 @@ AGENT_METRICS: Final = (
     standard(
         "agent_errors_total",
         "Failed reads of GPUs, lost GPUs, and impossible values that were discarded",
-        per_node_by(FAULT, _sums(read="failed_count", lost="lost_count", invalid="invalid_count")),
+        node_by(FAULT, _sums(read="failed_count", lost="lost_count", invalid="invalid_count")),
     ),
     minimal(
         "agent_restarts_total",
         "Sampler processes that were replaced",
-        per_node("sampler.restart_count"),
+        node("sampler.restart_count"),
     ),
     standard(
         "agent_abandoned_processes",
         "Sampler processes that hang in a driver and were abandoned",
-        per_node("sampler.abandoned_pids", len),
+        node("sampler.abandoned_pids", len),
     ),
     standard(
         "agent_lost_samples_total",
         "Samples that the flight recorder could not store",
-        per_node("archive.lost_samples"),
+        node("archive.lost_samples"),
     ),
     standard(
         "agent_damaged_chunks_total",
         "Damaged chunks of the flight recorder, which were skipped",
-        per_node("archive.damaged_chunks"),
+        node("archive.damaged_chunks"),
     ),
+    standard("agent_recorder_bytes", "Disk that the flight recorder takes", node("archive.bytes")),
     standard(
-        "agent_recorder_bytes", "Disk that the flight recorder takes", per_node("archive.bytes")
-    ),
-    standard(
-        "agent_store_bytes",
-        "Disk that the store of steps and reports takes",
-        per_node("store.bytes"),
+        "agent_store_bytes", "Disk that the store of steps and reports takes", node("store.bytes")
     ),
     standard(
         "agent_store_memory_rows",
         "Rows of the store in memory only, because they could not be written",
-        per_node("store.in_memory"),
+        node("store.in_memory"),
     ),
     standard(
         "agent_spool_bytes",
         "Disk that pending and retained traces take",
-        per_node("analysis.spool_bytes"),
+        node("analysis.spool_bytes"),
     ),
-    standard(
-        "agent_waiting_traces", "Traces that wait to be analysed", per_node("analysis.waiting")
-    ),
+    standard("agent_waiting_traces", "Traces that wait to be analysed", node("analysis.waiting")),
     standard(
         "agent_traces_total",
         "Traces that the agent received, by outcome",
-        per_node_by(OUTCOME, _outcomes),
+        node_by(OUTCOME, _outcomes),
     ),
     standard(
         "agent_trouble",
         "Whether a part of the agent has a problem, 1 or 0; the agent's status says why",
-        per_node_by(PART, _troubles),
+        node_by(PART, _troubles),
     ),
     standard(
         "agent_faults_total",
         "Unexpected errors that a part of the agent survived; its log shows them",
         # With zeros, so that a part's first fault shows as an increase.
-        per_node_by(PART, lambda n: {part.value: n.faults.get(part, 0) for part in GuardedPart}),
+        node_by(PART, lambda n: {part.value: n.faults.get(part, 0) for part in GuardedPart}),
     ),
     standard(
         "agent_process_cpu_seconds_total",

@@ -10,12 +10,12 @@ from chopperd.export.metric import (
     Source,
     View,
     full,
+    gpu_by,
+    gpu_value,
     minimal,
-    per_gpu,
-    per_gpu_by,
-    per_traced,
-    per_traced_by,
     standard,
+    traced_by,
+    traced_value,
 )
 from chopperd.model.devices import MEMORY_SOURCES, GpuInfo
 from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
@@ -88,130 +88,130 @@ GPU_METRICS: Final = (
         "gpu_sm_clock_hertz",
         "Newest SM clock (AMD: GFX clock of the governing die); for means divide sm_cycles by "
         "sampled_seconds",
-        per_gpu("reading.sm_clock_mhz", hertz_from_megahertz),
+        gpu_value("reading.sm_clock_mhz", hertz_from_megahertz),
     ),
     minimal(
         "gpu_sm_clock_reference_hertz",
         "Highest SM clock by the driver, the reference of live losses",
-        per_gpu("info.sm_clock_max_mhz", hertz_from_megahertz),
+        gpu_value("info.sm_clock_max_mhz", hertz_from_megahertz),
     ),
     minimal(
         "gpu_sm_cycles_total",
         "SM cycles over sampled time: the integral of the clock",
-        per_gpu("totals.sm_cycles"),
+        gpu_value("totals.sm_cycles"),
     ),
     minimal(
         "gpu_sampled_seconds_total",
         "Time between samples that are close enough for the clock to be known",
-        per_gpu("totals.sampled_s"),
+        gpu_value("totals.sampled_s"),
     ),
     minimal(
         "gpu_busy_seconds_total",
         "Time that the GPU reported itself busy, including communication and waiting",
-        per_gpu("totals.busy_s"),
+        gpu_value("totals.busy_s"),
     ),
     minimal(
         "gpu_busy_sm_cycles_total",
         "SM cycles over busy time with known clock",
-        per_gpu("totals.busy_sm_cycles"),
+        gpu_value("totals.busy_sm_cycles"),
     ),
     minimal(
         "gpu_busy_sampled_seconds_total",
         "Busy time with known clock",
-        per_gpu("totals.busy_sampled_s"),
+        gpu_value("totals.busy_sampled_s"),
     ),
     standard(
         "gpu_dvfs_lost_live_seconds_total",
         "Busy time lost against the reference clock, by cause: a ceiling, mostly physics",
-        per_gpu_by(CAUSE, lambda gpu: _by_cause(gpu.totals.lost_s if gpu.totals else {})),
+        gpu_by(CAUSE, lambda gpu: _by_cause(gpu.totals.lost_s if gpu.totals else {})),
     ),
     minimal(
         "gpu_excess_live_seconds_total",
         "Busy time lost against the median busy clock of at least four GPUs of the same model, "
         "over 10 s windows: an upper bound, as waiting peers have high clocks (times the "
         "share of compute where a recent capture knows it); absent while fewer are busy",
-        per_gpu("excess_s"),
+        gpu_value("excess_s"),
     ),
     standard(
         "gpu_clock_limited_seconds_total",
         "Time under each limit (AMD: also for too little work and for no reported reason) by the "
         "driver's own counters; may overlap",
-        per_gpu_by(LIMIT, lambda gpu: _by_cause(gpu.totals.limited_s if gpu.totals else {})),
+        gpu_by(LIMIT, lambda gpu: _by_cause(gpu.totals.limited_s if gpu.totals else {})),
     ),
     full(
         "gpu_clock_residency_seconds_total",
         "Sampled time by SM clock; bucket: upper edge as a ratio of the reference clock, the "
         "lower edge is the bucket before",
-        per_gpu_by(BUCKET, _residency),
+        gpu_by(BUCKET, _residency),
     ),
     full(
         "gpu_clock_drops_total",
         "Drops of the busy clock below its median of the minute before, counted at their onset",
-        per_gpu("drops.count"),
+        gpu_value("drops.count"),
     ),
     full(
         "gpu_clock_drop_seconds_total",
         "Time in drops of the busy clock, counted when each has ended",
-        per_gpu("drops.length_s"),
+        gpu_value("drops.length_s"),
     ),
     full(
         "gpu_clock_drop_lost_seconds_total",
         "Busy time lost in drops against the clock before them, counted when each has ended",
-        per_gpu("drops.lost_s"),
+        gpu_value("drops.lost_s"),
     ),
     full(
         "gpu_xcd_clock_spread_hertz",
         "Of a GPU that runs several compute dies (AMD: XCDs), the highest less the lowest of their "
         "mean clocks over the last 2 s; sm_clock is that of the lowest",
-        per_gpu("dies.spread_mhz", hertz_from_megahertz),
+        gpu_value("dies.spread_mhz", hertz_from_megahertz),
     ),
     standard(
         "gpu_mem_clock_hertz",
         "Newest memory clock",
-        per_gpu("reading.mem_clock_mhz", hertz_from_megahertz),
+        gpu_value("reading.mem_clock_mhz", hertz_from_megahertz),
     ),
-    minimal("gpu_power_watts", "Newest board power", per_gpu("reading.power_w")),
+    minimal("gpu_power_watts", "Newest board power", gpu_value("reading.power_w")),
     minimal(
         "gpu_power_limit_watts",
         "Enforced power limit; the value at the start if the driver reports it only once",
-        per_gpu("reading.power_limit_w"),
+        gpu_value("reading.power_limit_w"),
     ),
     standard(
         "gpu_power_limit_default_watts",
         "Default power limit",
-        per_gpu("info.power_limit_default_w"),
+        gpu_value("info.power_limit_default_w"),
     ),
     minimal(
         "gpu_energy_joules_total",
         "Energy by the driver's counter since the agent started",
-        per_gpu("totals.energy_j"),
+        gpu_value("totals.energy_j"),
     ),
-    minimal("gpu_temperature_celsius", "Newest temperature", per_gpu_by(SENSOR, _temperatures)),
+    minimal("gpu_temperature_celsius", "Newest temperature", gpu_by(SENSOR, _temperatures)),
     full(
         "gpu_temperature_slowdown_celsius",
         "Temperature of the GPU at which its hardware slows down",
-        per_gpu("info.temperature_slowdown_c"),
+        gpu_value("info.temperature_slowdown_c"),
     ),
     standard(
         "gpu_memory_used_bytes",
         "Device memory in use; gpu_info has its source",
-        per_gpu("reading.memory_used_bytes"),
+        gpu_value("reading.memory_used_bytes"),
     ),
     full(
         "gpu_memory_reserved_bytes",
         "Device memory reserved by the driver; absent if it is included in the memory in use",
-        per_gpu("reading.memory_reserved_bytes"),
+        gpu_value("reading.memory_reserved_bytes"),
     ),
-    standard("gpu_memory_size_bytes", "Device memory", per_gpu("info.memory_size_bytes")),
+    standard("gpu_memory_size_bytes", "Device memory", gpu_value("info.memory_size_bytes")),
     standard(
         "gpu_activity_ratio",
         "Share of time that the GPU reported itself busy, newest reading",
-        per_gpu("reading.activity_ratio"),
+        gpu_value("reading.activity_ratio"),
     ),
     standard(
         "gpu_last_sample_timestamp_seconds",
         "When the newest sample was taken, Unix time",
-        per_gpu("last_sample_unix_ns", seconds_from_ns),
+        gpu_value("last_sample_unix_ns", seconds_from_ns),
     ),
 )
 
@@ -241,26 +241,26 @@ TRACED_METRICS: Final = (
     standard(
         "traced_window_seconds_total",
         "Traced time by row of the breakdown; the rows sum to the traced time",
-        per_traced_by(ROW, lambda traced: traced.window_s),
+        traced_by(ROW, lambda traced: traced.window_s),
     ),
     standard(
         "traced_lost_seconds_total",
         "Traced compute time lost against the reference clock, by cause: a ceiling",
-        per_traced_by(CAUSE, lambda traced: _by_cause(traced.lost_s)),
+        traced_by(CAUSE, lambda traced: _by_cause(traced.lost_s)),
     ),
     full(
         "traced_kernel_seconds_total",
         "Traced kernel time by class; concurrent kernels all count",
-        per_traced_by(CLASS, lambda traced: traced.kernel_s),
+        traced_by(CLASS, lambda traced: traced.kernel_s),
     ),
     full(
         "traced_kernel_lost_seconds_total",
         "Traced kernel time lost against the reference clock, by class, where the clock is known",
-        per_traced_by(CLASS, lambda traced: traced.kernel_lost_s),
+        traced_by(CLASS, lambda traced: traced.kernel_lost_s),
     ),
     standard(
         "traced_last_capture_timestamp_seconds",
         "When the newest capture ended, Unix time; traced series end 15 min later",
-        per_traced("last_capture_unix_ns", seconds_from_ns),
+        traced_value("last_capture_unix_ns", seconds_from_ns),
     ),
 )

@@ -44,19 +44,12 @@ _UNITS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class ExportState:
-    """Figures about the exporter itself, so far in this scrape."""
-
-    series_count: int
-    render_errors_count: int
-
-
-@dataclass(frozen=True, slots=True)
 class View:
-    """Input that metrics are read from; only the exporter's own metrics are given a `state`."""
+    """Input that metrics are read from; only the exporter's own metrics are given its counts."""
 
     snapshot: NodeSnapshot
-    state: ExportState | None = None
+    series_count: int | None = None
+    render_errors_count: int | None = None
 
 
 Read: TypeAlias = Callable[[View], Iterable[Point]]
@@ -127,22 +120,20 @@ def _at(path: str, convert: Callable[[Any], float]) -> Callable[[object], float 
     return read
 
 
-def per_node(path: str, convert: Callable[[Any], float] = float) -> Source:
+def node(path: str, convert: Callable[[Any], float] = float) -> Source:
     """Return a source with one point for the whole node: an attribute of its snapshot."""
     value = _at(path, convert)
     return Source(lambda view: [((), value(view.snapshot))])
 
 
-def per_node_by(
-    label: Label, values: Callable[[NodeSnapshot], Mapping[str, float | None]]
-) -> Source:
+def node_by(label: Label, values: Callable[[NodeSnapshot], Mapping[str, float | None]]) -> Source:
     """Return a source with one point for each value of a label."""
     return Source(
         lambda view: [((key,), value) for key, value in values(view.snapshot).items()], (label,)
     )
 
 
-def per_gpu(path: str, convert: Callable[[Any], float] = float) -> Source:
+def gpu_value(path: str, convert: Callable[[Any], float] = float) -> Source:
     """Return a source with one point for each GPU that is up: an attribute of it."""
     value = _at(path, convert)
     return Source(
@@ -150,7 +141,7 @@ def per_gpu(path: str, convert: Callable[[Any], float] = float) -> Source:
     )
 
 
-def per_gpu_by(label: Label, values: Callable[[GpuLive], Mapping[str, float]]) -> Source:
+def gpu_by(label: Label, values: Callable[[GpuLive], Mapping[str, float]]) -> Source:
     """Return a source with one point for each GPU that is up and each value of a label."""
     return Source(
         lambda view: [
@@ -163,14 +154,14 @@ def per_gpu_by(label: Label, values: Callable[[GpuLive], Mapping[str, float]]) -
     )
 
 
-def per_traced(path: str, convert: Callable[[Any], float]) -> Source:
+def traced_value(path: str, convert: Callable[[Any], float]) -> Source:
     """Return a source with one point for each GPU that is up and was traced recently."""
     value = _at(path, convert)
     return Source(lambda view: [((gpu,), value(sums)) for gpu, sums in _traced(view)], (GPU,))
 
 
-def per_traced_by(label: Label, values: Callable[[TracedTotals], Mapping[str, float]]) -> Source:
-    """As `per_traced`, with one point for each GPU and each value of a label."""
+def traced_by(label: Label, values: Callable[[TracedTotals], Mapping[str, float]]) -> Source:
+    """As `traced_value`, with one point for each GPU and each value of a label."""
     return Source(
         lambda view: [
             ((gpu, key), value)

@@ -1,6 +1,7 @@
 """Render a snapshot as metric families, in the text format that the scraper requests."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -16,7 +17,7 @@ from prometheus_client.utils import floatToGoString
 from chopperd.clock import Clock
 from chopperd.export.agent_metrics import AGENT_METRICS, EXPORT_METRICS
 from chopperd.export.gpu_metrics import GPU_METRICS, TRACED_METRICS
-from chopperd.export.metric import ExportState, Metric, Profile, View
+from chopperd.export.metric import Metric, Profile, View
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import NodeSnapshot
 from chopperd.model.services import SnapshotSource
@@ -36,26 +37,11 @@ def metrics_of(profile: Profile) -> tuple[Metric, ...]:
 logger = logging.getLogger(__name__)
 
 
-class FaultCount:
-    """Count of rendering faults since the start; logs the first of each metric."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._logged: set[str] = set()
-
-    def add(self, metric_name: str, what: str) -> None:
-        """Count a fault, and log it if it is the metric's first."""
-        self.count += 1
-        if metric_name not in self._logged:
-            self._logged.add(metric_name)
-            logger.error("metric %s is left out, whole or in part: %s", metric_name, what)
-
-
 class SnapshotCollector(Collector):
     """Collects the metric families of one snapshot, leaving out a metric that fails.
 
     Unknown values have no series, and metrics without series are left out. Metrics about the
-    exporter itself (`own_metrics`) come last.
+    exporter itself (`own_metrics`) come last. Faults are counted by metric, the first is logged.
     """
 
     def __init__(
@@ -63,7 +49,7 @@ class SnapshotCollector(Collector):
         snapshot: NodeSnapshot,
         metrics: Sequence[Metric],
         own_metrics: Sequence[Metric],
-        faults: FaultCount,
+        faults: Counter[str],
     ) -> None:
         self._snapshot = snapshot
         self._metrics = metrics
@@ -78,7 +64,7 @@ class SnapshotCollector(Collector):
             series_count += len(family.samples)
             if family.samples:
                 yield family
-        view = View(self._snapshot, ExportState(series_count, self._faults.count))
+        view = View(self._snapshot, series_count, self._faults.total())
         yield from (self._family(metric, view) for metric in self._own_metrics)
 
     def _family(self, metric: Metric, view: View) -> Family:
@@ -89,7 +75,7 @@ class SnapshotCollector(Collector):
                 names = (label.name for label in metric.labels)
                 family.add_sample(metric.name, dict(zip(names, key, strict=True)), value)
         except Exception as error:  # noqa: BLE001 - one metric's fault must not cost the scrape
-            self._faults.add(metric.name, repr(error))
+            self._note_fault(metric.name, repr(error))
             family.samples.clear()
         return family
 
@@ -102,11 +88,16 @@ class SnapshotCollector(Collector):
             labels = zip(metric.labels, key, strict=True)
             is_allowed = all(each.values is None or v in each.values for each, v in labels)
             if key in seen or not is_allowed:
-                self._faults.add(metric.name, f"labels {key} are repeated, or not of their set")
+                self._note_fault(metric.name, f"labels {key} are repeated, or not of their set")
                 continue
             seen.add(key)
             "".join(key).encode()  # fail here, for this metric only, not when all are written
             yield key, float(value)
+
+    def _note_fault(self, metric_name: str, what: str) -> None:
+        if not self._faults[metric_name]:
+            logger.error("metric %s is left out, whole or in part: %s", metric_name, what)
+        self._faults[metric_name] += 1
 
 
 class TextFormat(StrEnum):
@@ -199,7 +190,7 @@ class MetricsText:
         self._metrics = tuple(metric for metric in metrics if metric not in EXPORT_METRICS)
         self._snapshots = snapshots
         self._clock = clock
-        self._faults = FaultCount()
+        self._faults: Counter[str] = Counter()
         self._lock = Lock()
         self._source: NodeSnapshot | None = None
         self._source_is_stale = False
