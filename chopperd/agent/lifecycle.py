@@ -43,7 +43,6 @@ _STATE_MODES: Final[Mapping[str, int]] = {
 class StateFolder:
     """The agent's state folder, and the lock that it holds on it."""
 
-    path: Path
     problem: str | None  # the reason why nothing can be stored there; None if it can
     lock_fd: int | None = None  # holds the lock until it is closed; None where there is a problem
 
@@ -70,8 +69,8 @@ def claimed_state(path: Path) -> StateFolder:
     except OSError as error:
         if lock_fd is not None:
             os.close(lock_fd)
-        return StateFolder(path=path, problem=_problem("state", path, error))
-    return StateFolder(path=path, problem=None, lock_fd=lock_fd)
+        return StateFolder(problem=_problem("state", path, error))
+    return StateFolder(problem=None, lock_fd=lock_fd)
 
 
 def made_runtime(path: Path) -> str | None:

@@ -53,10 +53,9 @@ class Access(Enum):
 def is_member(uid: int, group: str) -> bool:
     """Whether a user is in a group, primary or not; False if user or group is unknown."""
     try:
-        wanted = grp.getgrnam(group).gr_gid
+        return is_member_of(uid, grp.getgrnam(group).gr_gid)
     except KeyError:
         return False
-    return is_member_of(uid, wanted)
 
 
 def is_member_of(uid: int, gid: int) -> bool:

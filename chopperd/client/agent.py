@@ -1,7 +1,7 @@
 """Client of this node's agent: one method for each request, answers as typed values."""
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from typing import Final, TypeVar
 
@@ -81,17 +81,8 @@ class AgentClient:
 
     def steps(self, query: StepQuery, *, limit: int, cursor: str | None = None) -> models.Steps:
         """Request a page of step rows, newest first; `cursor` is that of the previous page."""
-        asked = {
-            "job": query.job,
-            "run": query.run,
-            "rank": query.rank,
-            "gpu": query.gpu,
-            "from": query.from_unix_ns,
-            "to": query.to_unix_ns,
-            "limit": limit,
-            "cursor": cursor,
-        }
-        return self._get("/steps", models.Steps, asked)
+        asked = {name.removesuffix("_unix_ns"): value for name, value in asdict(query).items()}
+        return self._get("/steps", models.Steps, {**asked, "limit": limit, "cursor": cursor})
 
     def last_steps(self, query: StepQuery, count: int) -> tuple[Row, ...]:
         """Request all rows of the last `count` steps that match, oldest step first."""

@@ -32,7 +32,6 @@ class GpuTrack:
 
     def __init__(self, info: GpuInfo, slow_period_ns: int) -> None:
         self.info = info
-        self.drops = GpuDrops(info)
         self._slow_period_ns = slow_period_ns
         self._position = 0
         self._status: GpuStatus | None = None
@@ -45,9 +44,7 @@ class GpuTrack:
         self._earlier_totals: LiveTotals | None = None
         self._newest = readings.NewestValues(slow_period_ns)
         self._dies = readings.DieClocks()
-        self._busy = readings.BusyClocks(info)
-        self._residency = readings.ClockResidency(info)
-        self._integrals = LiveIntegrals(info)
+        self._begin(info)
         self._polled, self._windowed = LongestPeriod(), LongestPeriod()
         self._excess_s: float | None = None
         self._excess_ratio: float | None = None
@@ -65,10 +62,14 @@ class GpuTrack:
         self.info = info
         self._integrals.know(info)
         if was_unknown:
-            self._integrals = LiveIntegrals(info)
-            self.drops = GpuDrops(info)
-            self._busy = readings.BusyClocks(info)
-            self._residency = readings.ClockResidency(info)
+            self._begin(info)
+
+    def _begin(self, info: GpuInfo) -> None:
+        """Begin what depends on the GPU's description."""
+        self._integrals = LiveIntegrals(info)
+        self.drops = GpuDrops(info)
+        self._busy = readings.BusyClocks(info)
+        self._residency = readings.ClockResidency(info)
 
     def leave_ring(self) -> None:
         """Detach from the present ring; its counts and integrals add to those of the next one."""

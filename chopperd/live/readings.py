@@ -71,8 +71,8 @@ class NewestValues:
             power_w=value("power_w"),
             energy_j=value("energy_j"),
             temperature_c=value("temperature_c"),
-            memory_used_bytes=None if used_bytes is None else round(used_bytes),
             activity_ratio=value("activity_ratio"),
+            memory_used_bytes=None if used_bytes is None else round(used_bytes),
             causes=_causes(bits) if causes_at_ns >= fast_ns else None,
             limited_ns=limited_ns if limited_at_ns >= fast_ns else {},
         )

@@ -280,9 +280,8 @@ class WriteQueue:
     def close(self) -> None:
         """Make the writes that wait if that is possible now; those that can't be made are lost."""
         self.flush(at_once=True)
-        with self._lock:
-            if self._waiting:
-                logger.warning("%d writes of the store were not made", len(self._waiting))
+        if self._waiting:
+            logger.warning("%d writes of the store were not made", len(self._waiting))
 
     def _flush(self) -> bool:
         """Make the writes that wait; return whether none is left."""

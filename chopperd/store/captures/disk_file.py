@@ -169,9 +169,8 @@ class DiskFile:
         """Salvage quarantined files where that is not done yet, and read the losses of all."""
         run = self.connection.execute
         done = {name for (name,) in run("SELECT name FROM quarantine")}
-        files = quarantined(path)
         unfinished = []
-        for file in files:
+        for file in quarantined(path):
             if file.name not in done and not self.read_only:
                 try:
                     self._salvage(file)

@@ -20,7 +20,6 @@ from chopperd.store.captures.schema import COMMON_OWNER, DamagedError, check_our
 
 #: Suffixes of the files to rename; the database itself last: a kill before leaves it in place.
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
-_QUARANTINED: Final = re.compile(r"\.(damaged|newer)-[0-9]+")
 #: Tables in the order of copying: what others refer to comes first.
 _TABLES: Final = ("traces", "captures", "reports", "documents", "steps", "drops")
 _ROWS_AT_ONCE: Final = 256
@@ -58,11 +57,8 @@ def quarantine(path: Path, why: str) -> Path:
     Raises:
         OSError: It can't be renamed.
     """
-    target = next(
-        candidate
-        for n in count(1)
-        if not (candidate := path.with_name(f"{path.name}.{why}-{n}")).exists()
-    )
+    candidates = (path.with_name(f"{path.name}.{why}-{n}") for n in count(1))
+    target = next(candidate for candidate in candidates if not candidate.exists())
     for part in _PARTS:
         file = path.with_name(path.name + part)
         if file.exists():
@@ -76,12 +72,8 @@ def quarantined(path: Path) -> list[Path]:
     Raises:
         OSError: The folder can't be read.
     """
-    found = [
-        file
-        for file in path.parent.iterdir()
-        if file.name.startswith(path.name)
-        and _QUARANTINED.fullmatch(file.name.removeprefix(path.name))
-    ]
+    name = re.compile(re.escape(path.name) + r"\.(damaged|newer)-[0-9]+")
+    found = (file for file in path.parent.iterdir() if name.fullmatch(file.name))
     return sorted(found, key=lambda file: (len(file.name), file.name))
 
 
@@ -112,7 +104,11 @@ def salvage(source: Path, target: sqlite3.Connection) -> tuple[int, int | None]:
             lost_known = lost_known and complete
     for statement in _CAPTURES_AGAIN:
         target.execute(statement)
-    orphans = _without_orphans(target)
+    without_capture = "WHERE capture NOT IN (SELECT id FROM captures)"
+    orphans = sum(
+        target.execute(f"DELETE FROM {table} {without_capture}").rowcount
+        for table in ("reports", "documents", "steps")
+    )
     target.execute(_STEP_COUNTS)
     lost = lost_count + orphans if lost_known else None
     return recovered - orphans, lost
@@ -236,12 +232,3 @@ def _is_sound(table: str, row: dict[str, object]) -> bool:
     except (zlib.error, msgspec.MsgspecError):
         return False
     return True
-
-
-def _without_orphans(target: sqlite3.Connection) -> int:
-    """Delete rows whose capture has no row in `captures`; return how many there were."""
-    tables = ("reports", "documents", "steps")
-    statements = (
-        f"DELETE FROM {table} WHERE capture NOT IN (SELECT id FROM captures)" for table in tables
-    )
-    return sum(target.execute(statement).rowcount for statement in statements)

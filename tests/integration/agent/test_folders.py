@@ -17,16 +17,16 @@ def mode(path: Path) -> int:
 
 
 def test_folders_are_made_with_their_modes_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o077)
+    before, folder = os.umask(0o077), tmp_path / "a" / "state"
     try:
-        state = claimed_state(tmp_path / "a" / "state")
+        state = claimed_state(folder)
         assert made_runtime(tmp_path / "run") is None
     finally:
         os.umask(before)
     assert state.problem is None
-    modes = {path.name: mode(path) for path in state.path.iterdir() if path.is_dir()}
+    modes = {path.name: mode(path) for path in folder.iterdir() if path.is_dir()}
     assert modes == {"inbox": 0o1733, "traces": 0o700, "rejected": 0o700, "recorder": 0o755}
-    assert mode(state.path) == mode(tmp_path / "run") == 0o755
+    assert mode(folder) == mode(tmp_path / "run") == 0o755
     state.close()
 
 
