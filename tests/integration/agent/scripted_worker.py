@@ -12,9 +12,8 @@ from pathlib import Path
 
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline import worker
+from chopperd.report.build.trace_report import HISTORY_NS
 from chopperd.units import NS_PER_S
-
-_MARGIN_S = 10
 
 
 class ScriptedSamples:
@@ -28,7 +27,7 @@ class ScriptedSamples:
     ) -> SampleSet | None:
         assert from_unix_ns < to_unix_ns
         assert gpus is None
-        script = self._folder / str(from_unix_ns // NS_PER_S + _MARGIN_S)
+        script = self._folder / str((from_unix_ns + HISTORY_NS) // NS_PER_S)
         deed = script.read_text() if script.exists() else ""
         if deed == "die once":
             script.unlink()
