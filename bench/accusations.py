@@ -29,10 +29,10 @@ from chopperd.model.report import (
     TraceSummary,
 )
 from chopperd.model.report_rows import Row
-from chopperd.report.build.clock_findings import clock_findings
 from chopperd.report.build.clocks import clock_of, dvfs_of
 from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.summary import across_devices, summarise
+from chopperd.report.findings.clocks import clock_findings
 from chopperd.simulation.track import ClockTruth, StepFunction
 
 GPUS: Final = 8

@@ -308,7 +308,7 @@ def annotate(
 
 def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Return what `explain` explains, for shells to complete."""
-    from chopperd.report.text.explanations import NAMES
+    from chopperd.report.findings.explanations import NAMES
 
     return [name for name in NAMES if name.startswith(begun)]
 
@@ -319,7 +319,7 @@ def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
 @click.argument("code", required=False, shell_complete=_codes)
 def explain(code: str | None) -> None:
     """Explain a finding by its CODE, or how to profile steps (`profiler`); list all without one."""
-    from chopperd.report.text.explanations import NAMES, explained
+    from chopperd.report.findings.explanations import NAMES, explained
 
     text = explained(code)
     if text is None:

@@ -21,12 +21,12 @@ from chopperd.model.report import (
     Sampling,
 )
 from chopperd.model.report_rows import Row
-from chopperd.report.build.findings import findings_of
 from chopperd.report.build.processes import clocks_apart_ns, first_step, processes, rank_conflicts
 from chopperd.report.build.ranks import RankComparison
 from chopperd.report.build.rows import DraftRow, without_intervals
 from chopperd.report.build.summary import across_devices, summarise
 from chopperd.report.build.trace_report import SampledBy, TraceReport
+from chopperd.report.findings.catalogue import findings_of
 from chopperd.report.text.wording import spread
 from chopperd.units import NS_PER_S, ms_from_ns
 

@@ -9,10 +9,10 @@ from typing import Final
 from chopperd.model.report import HostTime, ReportDocument, Summary
 from chopperd.model.report_rows import UNKNOWN_PART
 from chopperd.report.text.costs import UNKNOWN_ROWS, Cost, costs, of_step
-from chopperd.report.text.holders import said
 from chopperd.report.text.trust import clock, foreign_samples, trust
 from chopperd.report.text.wording import (
     brief_milliseconds,
+    holder_name,
     known,
     percent,
     plural,
@@ -207,4 +207,6 @@ def _most_host_time(host: tuple[HostTime, ...], field: str) -> str:
     all_ns = sum(sums.values())
     sums.pop(UNKNOWN_PART, None)
     largest = sorted(sums.items(), key=lambda pair: -pair[1])[:_NEXT]
-    return ", ".join(f"{said(name)} ({percent(ns / all_ns, 0)} %)" for name, ns in largest if ns)
+    return ", ".join(
+        f"{holder_name(name)} ({percent(ns / all_ns, 0)} %)" for name, ns in largest if ns
+    )

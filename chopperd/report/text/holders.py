@@ -11,13 +11,14 @@ from chopperd.model.report_rows import OTHER_PARTS, Row
 from chopperd.report.build.summary import is_complete
 from chopperd.report.text.page import Section, table
 from chopperd.report.text.wording import (
+    NOTHING_OPEN,
     UNKNOWN,
     brief_name,
     count,
+    holder_name,
     milliseconds,
     percent,
     short_milliseconds,
-    shorten,
 )
 
 #: Entries of kind "none": after the launch call has returned, no host thread holds the device.
@@ -25,13 +26,11 @@ LATENCY: Final = "(launch latency)"
 DEVICE_WAITS: Final = "(device waits)"
 THE_COLLECTIVE: Final = "(the collective)"
 _NO_SPANS: Final = "(no host spans)"
-_NOTHING_OPEN: Final = "(nothing open) "
 #: A row of the waterfall, or a holder, with a smaller share of the step is not worth a line.
 _LEAST_RATIO: Final = 0.01
 _NAMED: Final = 3
 _MOST_LINES: Final = 15
 _MOST_HOLDERS: Final = 30
-_NAME_WIDTH: Final = 44
 _ROW_WORDS: Final = {
     "exposed_comm": "communication",
     "idle_launch_call": "launch",
@@ -123,13 +122,15 @@ def who(found: Holders, those: Sequence[Held]) -> str:
     )
     least = at_least(those)
     names = [
-        f"{said(name)} ({least}{short_milliseconds(time_ns)})"
+        f"{holder_name(name)} ({least}{short_milliseconds(time_ns)})"
         for name, time_ns in found.sums(named, _own_name)[: _NAMED + 2]
         if time_ns >= _LEAST_RATIO * found.step_ns and name not in {half and half[0], OTHER_PARTS}
     ][:_NAMED]
     if half is None:
         return f"spread: {', '.join(names)}" if names else ""
-    where = said(half[0]) if half[0].startswith(_NOTHING_OPEN) else f"in {said(half[0])}"
+    where = (
+        holder_name(half[0]) if half[0].startswith(NOTHING_OPEN) else f"in {holder_name(half[0])}"
+    )
     share = f"{least}{percent(half[1] / all_ns, 0)} % of it {where}"
     return f"{share}; longest: {', '.join(names)}" if names else share
 
@@ -149,13 +150,6 @@ def _own_name(each: Held) -> str:
 
 def _region(each: Held) -> str | None:
     return each.region
-
-
-def said(name: str) -> str:
-    """Return the name of a holder as a sentence has it."""
-    if name.startswith(_NOTHING_OPEN):
-        return f"{said(name.removeprefix(_NOTHING_OPEN))} (no operator open)"
-    return shorten(brief_name(name), _NAME_WIDTH)
 
 
 def who_held_it(document: ReportDocument) -> Section | None:

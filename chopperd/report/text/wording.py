@@ -12,7 +12,12 @@ from chopperd.units import NS_PER_S, ms_from_ns
 
 UNKNOWN: Final = "-"
 ELLIPSIS: Final = "…"
+#: What the names of holders begin with while no operator is open.
+NOTHING_OPEN: Final = "(nothing open) "
+_HOLDER_WIDTH: Final = 44
 _EIGHTHS: Final = "▏▎▍▌▋▊▉"
+#: A Python frame of a function in C.
+_BUILT_IN: Final = pattern(r"^<built-in (?:method|function) (\w+)(?: of [^>]*)?>$")
 #: What all names of a library begin with, and torch's frames around a backward operator.
 _NAMESPACES: Final = pattern(
     r"autograd::engine::evaluate_function: |\(anonymous namespace\)::|"
@@ -115,8 +120,10 @@ def brief_name(name: str) -> str:
     """Return the telling parts of a kernel's or operator's name: its head, and what it computes.
 
     Namespaces, the wrappers of elementwise kernels and template arguments that only size a launch
-    are left out, as is the mark of a name that was cut.
+    are left out, as is the mark of a name that was cut; of a frame in C its function stays.
     """
+    if built_in := _BUILT_IN.match(name):
+        return built_in[1]
     text = _NAMESPACES.sub("", _CUT.sub("", name.removeprefix("void ")))
     head, bracket, rest = text.partition("<")
     if not bracket or not head:
@@ -130,6 +137,13 @@ def brief_name(name: str) -> str:
         None,
     )
     return f"{head}<{inner}>" if inner is not None else text
+
+
+def holder_name(name: str) -> str:
+    """Return the name of a holder as a sentence has it."""
+    if name.startswith(NOTHING_OPEN):
+        return f"{holder_name(name.removeprefix(NOTHING_OPEN))} (no operator open)"
+    return shorten(brief_name(name), _HOLDER_WIDTH)
 
 
 def spread(values: list[float], digits: int = 0) -> str:

@@ -1,7 +1,7 @@
 """Findings: what cost most, what to do about it, and how to verify it; a closed catalogue.
 
-Here are those on ranks and on the measurement, and their order; those on clocks and on rows of the
-waterfall have modules of their own. A finding that is wrong is worse than none.
+Here are those on ranks and on the measurement, and the order of all. A finding that is wrong is
+worse than none.
 
 Source: DESIGN.md section 6, "Findings".
 """
@@ -12,9 +12,11 @@ from typing import Final
 from chopperd.model.answers import Finding, RankLine
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
-from chopperd.report.build.clock_findings import clock_findings
-from chopperd.report.build.row_findings import Run, row_findings
 from chopperd.report.build.summary import is_complete
+from chopperd.report.findings.clocks import clock_findings
+from chopperd.report.findings.hosts import host_findings
+from chopperd.report.findings.run import Run
+from chopperd.report.findings.traffic import traffic_findings
 from chopperd.report.text.wording import brief_milliseconds, percent, plural
 
 #: A report has so many findings at most, those with the largest bounds.
@@ -49,7 +51,12 @@ def findings_of(document: ReportDocument, *, in_agent: bool = False) -> tuple[Fi
             report=_report_command(document, rows[0], in_agent=in_agent),
         )
         named = {finding.gpu for finding in found if finding.basis == "peers"}
-        found += [*row_findings(run), *_stragglers(run, named), *_quality(run)]
+        found += [
+            *host_findings(run),
+            *traffic_findings(run),
+            *_stragglers(run, named),
+            *_quality(run),
+        ]
     found.sort(key=lambda finding: -(finding.bound_ns or 0))
     return tuple(found[:MOST_FINDINGS])
 

@@ -11,8 +11,8 @@ import pytest
 from chopperd.model.answers import Finding
 from chopperd.model.report import CauseShare, GpuLine, Note, ReportDocument
 from chopperd.model.report_rows import Dvfs
-from chopperd.report.build.clock_findings import clock_findings
-from chopperd.report.text.explanations import EXPLANATIONS
+from chopperd.report.findings.clocks import clock_findings
+from chopperd.report.findings.explanations import EXPLANATIONS
 from tests.unit.report.documents import MS, eight_gpus
 
 STEP_MS = 100

@@ -8,8 +8,8 @@ import pytest
 from chopperd.model.answers import ChopperTimes, Finding, Held, RankLine, RanksSummary
 from chopperd.model.report import Profiler, ReportDocument
 from chopperd.model.report_rows import CollectiveTraffic, ExposedComm, ExposedCopy
-from chopperd.report.build.findings import MOST_FINDINGS, findings_of
-from chopperd.report.text.explanations import EXPLANATIONS, explained
+from chopperd.report.findings.catalogue import MOST_FINDINGS, findings_of
+from chopperd.report.findings.explanations import EXPLANATIONS, explained
 from tests.unit.report.documents import MS, eight_gpus, single_gpu
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Final
 
-from chopperd.report.build.clock_findings import (
+from chopperd.report.findings.catalogue import COVERAGE_RATIO, LATE_RATIO, PROFILED_RATIO
+from chopperd.report.findings.clocks import (
     ACCUSED_RATIO,
     EXPLAINS_RATIO,
     HOTTER_C,
@@ -17,16 +18,17 @@ from chopperd.report.build.clock_findings import (
     NODE_GPUS,
     NODE_RATIO,
 )
-from chopperd.report.build.findings import COVERAGE_RATIO, LATE_RATIO, PROFILED_RATIO
-from chopperd.report.build.row_findings import (
-    BUS_GROUPS,
-    BUS_MESSAGE_BYTES,
-    COMM_RATIO,
+from chopperd.report.findings.hosts import (
     HOLDER_RATIO,
     HOLDER_STEP_RATIO,
     HOLDER_STRETCH_NS,
     LAUNCH_GAP_NS,
     LAUNCH_RATIO,
+)
+from chopperd.report.findings.traffic import (
+    BUS_GROUPS,
+    BUS_MESSAGE_BYTES,
+    COMM_RATIO,
     SLOW_BUS_RATIO,
 )
 from chopperd.report.text.wording import brief_milliseconds, percent, size

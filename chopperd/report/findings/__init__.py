@@ -1,0 +1,1 @@
+"""Findings: what cost most, what to do about it, and what each code means."""

@@ -1,0 +1,213 @@
+"""Findings about what held the GPU idle: the data, the host's waits, its launches and its own work.
+
+Without holders (a file without host spans) only rows of one meaning count.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from chopperd.model.answers import Finding, Held
+from chopperd.model.report_rows import OTHER_PARTS
+from chopperd.report.findings.run import Run, finding
+from chopperd.report.text.wording import brief_milliseconds, count, holder_name
+from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
+
+#: Preparing launches is launch-bound work only from here on: less of it hides behind kernels.
+LAUNCH_RATIO: Final = 0.10
+#: Idle time of more than this for each kernel is not for launching it, which takes 5 to 200 us.
+LAUNCH_GAP_NS: Final = 1_000_000
+#: One thing that launches nothing holds the GPU, if it has so much of the host's time,
+HOLDER_RATIO: Final = 0.5
+#: and anything, if it has so much of the step in stretches of this length: thousands of short
+#: ones are launches.
+HOLDER_STEP_RATIO: Final = 0.05
+HOLDER_STRETCH_NS: Final = 1_000_000
+_LOADER: Final = re.compile(
+    "|".join((*DATA_WAIT_PATTERNS, r"loader|dataset|collate|__next__|next_batch")), re.IGNORECASE
+)
+_NAMES_SHOWN: Final = 3
+#: Nothing is named that holds less of the step.
+_NAMED_RATIO: Final = 0.01
+#: What to do about long launch calls.
+_LOADS_ONCE: Final = (
+    "capture later steps, after a warm-up (schedule(wait=..., warmup=...)): a kernel is loaded at "
+    "its first use, once; if the calls stay long, look for what loads or compiles in each step"
+)
+
+
+def _is_host(held: Held) -> bool:
+    """Whether the host's own work held the GPU: before a launch, or inside its call."""
+    if held.row == "idle_launch_call":
+        return held.kind != "none"
+    return held.row == "idle_launch_prep"
+
+
+def _is_loader(held: Held) -> bool:
+    return held.whole is not None and _LOADER.search(held.whole) is not None
+
+
+def _loaders(run: Run) -> list[Held]:
+    return [each for each in run.held if _is_host(each) and _is_loader(each)]
+
+
+def _data(run: Run) -> Iterable[Finding]:
+    row_ns, loaders = run.mean_ns("idle_data"), _loaders(run)
+    bound_ns = row_ns + run.per_step(loaders)
+    if not run.is_worth(bound_ns):
+        return
+    by_row = [each for each in run.held if each.row == "idle_data"]
+    yield finding(
+        run,
+        "data.wait",
+        "the GPU waits for data",
+        (
+            f"{run.share(bound_ns)} of a step: no kernel runs while the loop waits for its batch",
+            _names(run, [*by_row, *loaders], "whole"),
+        ),
+        bound_ns,
+        "give the loader more workers (num_workers, prefetch_factor, pin_memory), or do the "
+        "slow part of a sample's preparation once, before training",
+        "--by idle",
+    )
+
+
+def _sync(run: Run) -> Iterable[Finding]:
+    bound_ns = run.mean_ns("idle_sync")
+    if run.is_worth(bound_ns):
+        holders = [each for each in run.held if each.row == "idle_sync"]
+        yield finding(
+            run,
+            "host.sync",
+            "the host waits for the GPU, which then waits for the host",
+            (f"{run.share(bound_ns)} idle in synchronise calls", _names(run, holders, "name")),
+            bound_ns,
+            "avoid .item(), .cpu(), nonzero and torch.cuda.synchronize() in the step, or do them "
+            "every hundredth step",
+            "--by idle",
+        )
+
+
+def _host(run: Run) -> Iterable[Finding]:
+    """Yield the one thing that holds the GPU, if there is one, and launches for the rest."""
+    held = [each for each in run.held if _is_host(each) and not _is_loader(each)]
+    total_ns = run.per_step(held) if run.held else run.mean_ns("idle_launch_prep")
+    holder = _holder(run, held, total_ns)
+    if holder is not None:
+        name, those = holder_name(holder[0]), holder[1]
+        bound_ns = run.per_step(those)
+        total_ns -= bound_ns
+        stretches = sum(each.count for each in those) / run.steps
+        yield finding(
+            run,
+            "host.holder",
+            f"{name} keeps the GPU idle",
+            (
+                f"{run.share(bound_ns)} of a step in {stretches:.3g} stretches",
+                _in_calls(run, those),
+                _names(run, those, "inner"),
+            ),
+            bound_ns,
+            _LOADS_ONCE
+            if _is_in_calls(those)
+            else f"make {name} faster, do it less often, or move it to another thread or the GPU",
+            "--by idle",
+        )
+    if run.is_worth(total_ns, LAUNCH_RATIO):
+        rest = held if holder is None else [each for each in held if each not in holder[1]]
+        yield _launches(run, rest, total_ns)
+
+
+def _holder(run: Run, held: Sequence[Held], total_ns: float) -> tuple[str, list[Held]] | None:
+    """Return the thing that launches nothing and holds half of the host's time, or a long one.
+
+    What launches and holds much in short stretches is launches.
+    """
+    for field, is_idle in (("whole", True), ("name", False)):
+        by_thing: defaultdict[str, list[Held]] = defaultdict(list)
+        for each in held:
+            thing = getattr(each, field)
+            if thing is not None and not thing.startswith("("):
+                by_thing[thing].append(each)
+        for thing, those in sorted(by_thing.items(), key=lambda pair: -run.per_step(pair[1])):
+            own_ns = run.per_step(those)
+            stretch_ns = own_ns * run.steps / max(sum(each.count for each in those), 1)
+            is_long = stretch_ns >= HOLDER_STRETCH_NS and run.is_worth(own_ns, HOLDER_STEP_RATIO)
+            is_half = is_idle and run.is_worth(own_ns) and own_ns >= HOLDER_RATIO * total_ns
+            if is_long or is_half:
+                return thing, those
+    return None
+
+
+def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
+    """Return the finding on the rest of the host's time: launches, if there are enough of them."""
+    kernels = [row.chopper.kernel_count for row in run.rows if row.chopper is not None]
+    launched = sum(kernels) / len(kernels) if kernels else 0.0
+    launches = f"{count(round(launched))} compute kernels a step" if kernels else ""
+    idle = f"{run.share(bound_ns)} idle while the host prepares a launch"
+    longest = _names(run, held, "name")
+    if bound_ns > LAUNCH_GAP_NS * launched:
+        return finding(
+            run,
+            "host.holder",
+            "the host keeps the GPU idle, and not by launching kernels",
+            (idle, launches, longest),
+            bound_ns,
+            "profile with with_stack=True: it shows which code runs between the kernels",
+            "--by idle",
+        )
+    regions = _largest(run, held, "region")
+    where = (
+        f" for {holder_name(regions[0][0])}" if regions and 2 * regions[0][1] >= bound_ns else ""
+    )
+    return finding(
+        run,
+        "launch.bound",
+        "the GPU waits for the host to launch kernels",
+        (idle, launches, longest),
+        bound_ns,
+        f"launch less: torch.compile or CUDA graphs{where}, fused kernels, larger batches",
+        "--by idle",
+    )
+
+
+def _is_in_calls(held: Sequence[Held]) -> bool:
+    """Whether most of the time is inside launch calls."""
+    return 2 * sum(each.in_call_ns for each in held) >= sum(each.time_ns for each in held)
+
+
+def _in_calls(run: Run, held: Sequence[Held]) -> str:
+    """Return how much of the time is inside launch calls, where that is most of it."""
+    if not _is_in_calls(held):
+        return ""
+    in_call_ns = sum(each.in_call_ns for each in held)
+    return (
+        f"{brief_milliseconds(in_call_ns / run.steps)} ms of it inside launch calls: the first use "
+        "of a kernel loads it"
+    )
+
+
+def _names(run: Run, held: Sequence[Held], field: str) -> str:
+    """Return the largest holders as text, by one of their names."""
+    shown = [
+        f"{holder_name(name)} ({brief_milliseconds(ns)} ms)"
+        for name, ns in _largest(run, held, field)
+        if run.is_worth(ns, _NAMED_RATIO)
+    ]
+    return f"longest in {', '.join(shown[:_NAMES_SHOWN])}" if shown else ""
+
+
+def _largest(run: Run, held: Sequence[Held], field: str) -> list[tuple[str, float]]:
+    by_name: defaultdict[str, list[Held]] = defaultdict(list)
+    for each in held:
+        name = getattr(each, field)
+        if name is not None and name != OTHER_PARTS:
+            by_name[name].append(each)
+    sums = [(name, run.per_step(those)) for name, those in by_name.items()]
+    return sorted(sums, key=lambda each: -each[1])
+
+
+def host_findings(run: Run) -> list[Finding]:
+    """Return the findings about idle time, in no order."""
+    return [found for rule in (_data, _sync, _host) for found in rule(run)]
