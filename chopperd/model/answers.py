@@ -101,19 +101,6 @@ class PartEfficiency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TypeTime:
-    """Time of the matrix kernels of a row that multiply one element type.
-
-    `share` is of the summed time of all its compute kernels. The type is known where shapes are
-    recorded; what is left is of no known type.
-    """
-
-    dtype: str
-    time_ns: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankLine:
     """One rank among those of its job on this node, over the steps that all of them completed.
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from chopperd.model.answers import ChopperTimes, Held, PartChopper, PartEfficiency, TypeTime
+from chopperd.model.answers import ChopperTimes, Held, PartChopper, PartEfficiency
 
 UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer, phase or annotation
 OTHER_PARTS: Final = "(other)"  # parts or families with the least time, where there are very many
@@ -385,7 +385,8 @@ class Row:
     collectives: tuple[CollectiveTraffic, ...] = ()
     chopper: ChopperTimes | None = None
     efficiency: Efficiency | None = None
-    dtypes: tuple[TypeTime, ...] = ()
+    #: Shares of the summed compute time by what matrix kernels multiply; None where none is known.
+    dtype_ratio: Mapping[str, float] | None = None
     families: tuple[Family, ...] = ()
     classes: tuple[ClassTotal, ...] = ()
     by_operation: tuple[Part, ...] = ()

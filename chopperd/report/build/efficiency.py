@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.efficiency import EfficiencyTotals
-from chopperd.model.answers import PartEfficiency, TypeTime
+from chopperd.model.answers import PartEfficiency
 from chopperd.model.arrays import Int64s
 from chopperd.model.devices import GpuSpec, Peak, peak_of
 from chopperd.model.kinds import DType
@@ -132,20 +132,13 @@ def part_efficiency_of(totals: EfficiencyTotals, index: int) -> PartEfficiency |
     )
 
 
-def types_of(type_ns: Int64s, kernel_ns: int) -> tuple[TypeTime, ...]:
-    """Return the time of each type that matrix kernels multiply, longest first.
+def types_of(type_ns: Int64s, kernel_ns: int) -> dict[str, float] | None:
+    """Return the share of each type that matrix kernels multiply, largest first; None without any.
 
     Args:
         type_ns: (types,) int64, by `DType`.
         kernel_ns: Summed time of all compute kernels.
     """
     order = np.argsort(-type_ns, kind="stable")
-    return tuple(
-        TypeTime(
-            dtype=DType(dtype).label,
-            time_ns=int(type_ns[dtype]),
-            share=int(type_ns[dtype]) / kernel_ns,
-        )
-        for dtype in order.tolist()
-        if type_ns[dtype]
-    )
+    order = order[type_ns[order] > 0]
+    return {DType(each).label: int(type_ns[each]) / kernel_ns for each in order.tolist()} or None

@@ -119,7 +119,7 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
         copies=copies_of(traffic.copies, index),
         collectives=collectives_of(traffic.collectives, index),
         chopper=chopper_of(traffic, index),
-        dtypes=types_of(joined.type_ns[index], int(joined.kernel_ns[index])),
+        dtype_ratio=types_of(joined.type_ns[index], int(joined.kernel_ns[index])),
         efficiency=efficiency_of(joined.efficiency, index, clocked.spec, clocked.no_spec),
         held=held_of(
             joined.held,

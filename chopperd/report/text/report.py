@@ -203,13 +203,15 @@ def efficiency(document: ReportDocument) -> Section | None:
 
 def _types(rows: Sequence[Row]) -> str:
     """Return the shares of compute time by the type of what is multiplied; "" if none is known."""
-    times_ns: dict[str, int] = {}
-    for each in (each for row in rows for each in row.dtypes):
-        times_ns[each.dtype] = times_ns.get(each.dtype, 0) + each.time_ns
+    times_ns: dict[str, float] = {}
+    all_ns = 0
+    for row in rows:
+        compute_ns = sum(each.total_ns for each in row.classes if each.class_ in _COMPUTE)
+        all_ns += compute_ns
+        for name, share in (row.dtype_ratio or {}).items():
+            times_ns[name] = times_ns.get(name, 0.0) + share * compute_ns
     if not times_ns:
         return ""
-    kinds = (each for row in rows for each in row.classes if each.class_ in _COMPUTE)
-    all_ns = sum(each.total_ns for each in kinds)
     left_ns = all_ns - sum(times_ns.values())
     shares = [*sorted(times_ns.items(), key=lambda each: -each[1]), ("of no known type", left_ns)]
     return f"compute time: {', '.join(f'{name} {percent(ns / all_ns)} %' for name, ns in shares)}"
