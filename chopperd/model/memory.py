@@ -93,6 +93,9 @@ class StepMemory:
     waited_ratio: float | None  # of frees, from a snapshot: those that waited for a stream
     waited_median_ns: int | None
     waited_p95_ns: int | None
+    # Against the step before, as `RankMemory` has them pooled
+    program_ratio: float | None = None
+    determinism_ratio: float | None = None
     # Beside the clock, of the same step's row
     busy_mean_mhz: float | None = None
     busy_p05_mhz: float | None = None

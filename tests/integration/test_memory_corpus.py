@@ -1,0 +1,197 @@
+"""Device memory of public and hand-made traces against figures that others worked out.
+
+The rows are read by a small reader of this file's own.
+"""
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from chopperd.correlate.memory.verdict import trace_memory
+from chopperd.model.memory import MemoryRows, MemorySnapshot, RankMemory, SnapshotAction
+from chopperd.model.trace import Trace
+from chopperd.traces.read.reader import read_trace
+from chopperd.traces.timeline.steps import mark_steps
+
+pytestmark = pytest.mark.corpus
+
+V100: Final = "hta_v100_ddp_memory.json.gz"
+
+
+def memory_rows(path: Path, trace: Trace) -> MemoryRows:
+    """The rows of devices in a trace, sorted stably."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt") as file:
+        document = json.load(file)
+    numbers = {each: at for at, each in enumerate(trace.threads)}
+    base_ns = trace.meta.base_time_unix_ns or 0
+    found = []
+    for event in document["traceEvents"]:
+        args = event.get("args", {})
+        if event.get("name") not in {"[memory]", "[OutOfMemory]"} or args["Device Id"] < 0:
+            continue
+        keys = ("Addr", "Total Allocated", "Total Reserved")
+        at_ns = round(float(event["ts"]) * 1000) + base_ns
+        thread = numbers.get((event["pid"], event["tid"]), -1)
+        row = at_ns, thread, args["Device Id"], args["Bytes"], *(args.get(k, -1) for k in keys)
+        found.append((*row, event["name"] != "[memory]"))
+    table = np.array(found, np.int64).reshape(-1, 8)
+    table = table[np.argsort(table[:, 0], kind="stable")].T
+    return MemoryRows(
+        at_ns=table[0],
+        thread=table[1].astype(np.int32),
+        device=table[2].astype(np.int32),
+        bytes=table[3],
+        address=table[4],
+        allocated_bytes=table[5],
+        reserved_bytes=table[6],
+        is_oom=table[7].astype(np.bool_),
+    )
+
+
+def snapshot_of(path: Path) -> MemorySnapshot:
+    """The snapshot of device 0 in a file of our own."""
+    document = pickle.loads(path.read_bytes())
+    entries = document["device_traces"][0]
+    segments = document["segments"]
+    return MemorySnapshot(
+        device=0,
+        at_ns=np.array([entry["time_us"] * 1000 for entry in entries], np.int64),
+        action=np.array([SnapshotAction[each["action"].upper()] for each in entries], np.int8),
+        address=np.array([entry["addr"] for entry in entries], np.int64),
+        bytes=np.array([entry["size"] for entry in entries], np.int64),
+        stream=np.array([entry["stream"] for entry in entries], np.int64),
+        reserved_bytes=sum(each["total_size"] for each in segments),
+        allocated_bytes=sum(each["allocated_size"] for each in segments),
+        expandable=False,
+        skipped=0,
+        is_cut=False,
+    )
+
+
+def memory(path: Path, snapshot: Path | None = None) -> tuple[RankMemory, ...]:
+    trace = read_trace(path)
+    snapshots = [] if snapshot is None else [snapshot_of(snapshot)]
+    return trace_memory(trace, mark_steps(trace).steps, memory_rows(path, trace), snapshots)
+
+
+#: Figures of `answers.json` that are named otherwise here.
+STEP_NAMES: Final = {
+    **{"peak_allocated": "peak_allocated_bytes", "peak_reserved": "peak_reserved_bytes"},
+    **{"held": "held_bytes", "record_stream_ops": "record_streams"},
+    "frees_that_waited": "waited_ratio",
+}
+STEP_SAME: Final = (
+    *("step", "allocations", "allocated_bytes", "segment_allocs", "segment_frees", "segment_ns"),
+    *("retries", "event_queries", "rate_limiter_ns", "ooms"),
+)
+RUN_NAMES: Final = {
+    **{"program": "program_ratio", "program_worst": "worst_program_ratio"},
+    **{"allocator": "determinism_ratio", "allocator_worst": "worst_determinism_ratio"},
+    **{name: name for name in ("cv_reserved", "cv_allocated", "segment_calls", "retries")},
+}
+
+
+def check(found: RankMemory, expected: dict[str, Any]) -> None:
+    assert found.breaks == expected["continuity_breaks"]
+    for step, answer in zip(found.steps, expected["steps"], strict=True):
+        for theirs in (*STEP_NAMES, *STEP_SAME):
+            if theirs in answer:
+                assert getattr(step, STEP_NAMES.get(theirs, theirs)) == answer[theirs], theirs
+        for name in ("median", "p95"):
+            if f"waited_{name}_us" in answer:
+                waited_ns = getattr(step, f"waited_{name}_ns")
+                assert waited_ns == 1000 * answer[f"waited_{name}_us"]
+    assert list(range(found.warm_up_steps)) == expected["warm_up"]
+    for theirs, ours in RUN_NAMES.items():
+        assert getattr(found, ours) == pytest.approx(expected["run"][theirs], abs=1e-12), theirs
+    assert found.verdict == expected["verdict"]
+    assert list(found.reasons) == [each.replace(" ", "_") for each in expected["reasons"]]
+
+
+@pytest.mark.parametrize("name", ["81-memory-v1-delayed", "82-memory-v2-immediate-hip"])
+def test_cases_have_the_figures_that_were_worked_out(shared: Path, name: str) -> None:
+    case = shared / "cases" / name
+    answers = json.loads((case / "answers.json").read_text())
+    (found,) = memory(case / "trace.json.gz")
+    check(found, answers["devices"]["0"])
+    if "with_snapshot" in answers:
+        (found,) = memory(case / "trace.json.gz", case / "snapshot.pickle")
+        check(found, answers["with_snapshot"]["0"])
+        assert found.source == "snapshot"
+
+
+def test_a_flush_and_its_retry_are_found_and_first_growth_is_not_one(shared: Path) -> None:
+    (found,) = memory(shared / "cases" / "48-fsdp1-allocation-retries" / "trace.json")
+    first, second, third = found.steps
+    assert (first.segment_allocs, first.retries, found.warm_up_steps) == (6, 0, 1)
+    assert (second.segment_allocs, second.segment_frees, second.retries) == (3, 2, 1)
+    assert (second.segment_ns, third.segment_allocs) == (3_600_000, 0)
+    assert (found.peak_reserved_bytes, found.peak_allocated_bytes) == (72 << 30, 61 << 30)
+    assert (found.verdict, found.reasons) == ("churns", ("near_limit",))
+
+
+def test_a_ddp_job_repeats_every_address(shared: Path) -> None:
+    (found,) = memory(shared / "traces" / V100)
+    assert (found.device, found.breaks, len(found.steps)) == (1, 0, 5)
+    assert (found.program_ratio, found.determinism_ratio, found.cv_reserved) == (1, 1, 0)
+    peaks = found.peak_allocated_bytes, found.peak_reserved_bytes, found.held_bytes
+    assert peaks == (6_629_508_096, 12_782_141_440, 6_152_633_344)
+    assert sum(step.event_queries or 0 for step in found.steps) == 3977
+    assert found.verdict == "deterministic"
+
+
+def test_a_trace_of_2021_has_neither_addresses_nor_totals(shared: Path) -> None:
+    (found,) = memory(shared / "traces" / "kineto2021_v100_resnet50.pt.trace.json.gz")
+    assert (len(found.steps), found.program_ratio, found.determinism_ratio) == (6, 1, None)
+    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (None, None)
+    assert found.verdict == "segments_steady"
+
+
+@pytest.mark.parametrize(
+    ("name", "allocated", "reserved"),
+    [
+        ("tracelens_h100_qwen15_05b.json.gz", 2_088_508_416, 2_629_828_608),
+        ("tracelens_mi300x_qwen15_05b.json.gz", 2_219_047_936, 2_533_359_616),
+    ],
+)
+def test_one_step_has_peaks_and_no_verdict(
+    shared: Path, name: str, allocated: int, reserved: int
+) -> None:
+    (found,) = memory(shared / "traces" / name)
+    assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (allocated, reserved)
+    assert (found.verdict, found.verdict_text) == ("not_measured", "not measured: one step")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "queries"),
+    [
+        ("hta_a100_nccl_ddp.json.gz", 3, 44),
+        ("hta_v100_ns_absolute_ts.json.gz", 5, 2396),
+        ("hta_mi250_rocm62_minitoy.json.gz", 2, 0),
+        ("tracelens_mi300x_resnet_act_checkpoint.json.gz", 3, 0),
+    ],
+)
+def test_without_rows_the_calls_tell_that_segments_are_steady(
+    shared: Path, name: str, steps: int, queries: int
+) -> None:
+    (found,) = memory(shared / "traces" / name)
+    assert (found.source, found.verdict, len(found.steps)) == ("runtime", "segments_steady", steps)
+    assert sum(step.event_queries or 0 for step in found.steps) == queries
+    assert found.peak_allocated_bytes is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cpu_fsdp1_rank0.pt.trace.json.gz", "cpu_fsdp2_rank0.pt.trace.json.gz"),
+        *("cpu_ondemand_5_iterations.json.gz", "hta_mtia_inference.json.gz"),
+    ],
+)
+def test_a_trace_without_a_gpu_has_no_device_memory(shared: Path, name: str) -> None:
+    assert memory(shared / "traces" / name) == ()
