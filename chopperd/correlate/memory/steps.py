@@ -14,12 +14,10 @@ from chopperd.correlate.memory.calls import HostCalls
 from chopperd.model.arrays import Float64s, Int8s, Int64s
 from chopperd.model.memory import MemoryRows, MemorySnapshot, SnapshotAction, StepMemory
 from chopperd.model.timeline import Step
-from chopperd.units import NS_PER_MS, NS_PER_US
+from chopperd.units import NS_PER_US
 
 #: A free that comes back later has waited for another stream; times are whole us.
 _WAITED_NS: Final = 2 * NS_PER_US
-#: A snapshot's clock further away than this is another clock.
-FAR_NS: Final = NS_PER_MS
 _REQUESTS: Final = (SnapshotAction.ALLOC, SnapshotAction.FREE_REQUESTED)
 _GROWS: Final = (SnapshotAction.SEGMENT_ALLOC, SnapshotAction.SEGMENT_MAP)
 _SHRINKS: Final = (SnapshotAction.SEGMENT_FREE, SnapshotAction.SEGMENT_UNMAP)
@@ -86,19 +84,17 @@ def step_evidence(
     calls: HostCalls,
     rows: MemoryRows | None,
     snapshot: MemorySnapshot | None,
-    shift_ns: int = 0,
 ) -> list[StepEvidence]:
     """Return the figures of each step of a process on one device.
 
-    `rows`, `snapshot`: of that device; None where there are none. `shift_ns`: what the snapshot's
-    clock is ahead of the trace's.
+    `rows`, `snapshot`: of that device, in the trace's time; None where there are none.
     """
     cuts = StepCuts(steps)
     by_rows = [Figures()] * len(cuts) if rows is None else _by_rows(rows, cuts)
     by_snapshot: list[Figures] = [{}] * len(cuts)
     exact: list[Requests | None] = [None] * len(cuts)
     if snapshot is not None and snapshot.at_ns is not None:
-        by_snapshot, exact = _by_snapshot(snapshot, snapshot.at_ns - shift_ns, cuts)
+        by_snapshot, exact = _by_snapshot(snapshot, snapshot.at_ns, cuts)
     by_calls = _by_calls(calls, cuts)
     blocks = [None] * len(cuts) if rows is None else _blocks(rows, cuts, by_rows)
     return [
@@ -116,31 +112,6 @@ def breaks(rows: MemoryRows) -> int:
     total = rows.allocated_bytes
     known = (total[1:] >= 0) & (total[:-1] >= 0)
     return int(np.sum(known & (total[1:] != total[:-1] + rows.bytes[1:])))
-
-
-def shift_of(rows: MemoryRows | None, snapshot: MemorySnapshot | None) -> int:
-    """Return by how many ns the snapshot's clock is ahead of the trace's, by equal addresses.
-
-    Each allocation of the snapshot is compared with the nearest row of the same address, and the
-    median taken; 0 if nothing can be compared.
-    """
-    if rows is None or snapshot is None or snapshot.at_ns is None:
-        return 0
-    theirs = np.flatnonzero(snapshot.action == SnapshotAction.ALLOC)
-    ours = np.flatnonzero((rows.bytes > 0) & (rows.address >= 0))
-    at_ns = np.concatenate((snapshot.at_ns[theirs], rows.at_ns[ours]))
-    address = np.concatenate((snapshot.address[theirs], rows.address[ours]))
-    is_row = np.arange(len(at_ns)) >= len(theirs)
-    order = np.lexsort((at_ns, address))
-    at_ns, address, is_row = at_ns[order], address[order], is_row[order]
-    near = (address[1:] == address[:-1]) & (is_row[1:] != is_row[:-1])
-    ahead_ns = np.where(is_row[1:], -1, 1) * np.diff(at_ns)
-    gaps = np.full((2, len(at_ns)), np.iinfo(np.int64).max)
-    gaps[0, 1:][near], gaps[1, :-1][near] = ahead_ns[near], ahead_ns[near]
-    entries = gaps[:, ~is_row]
-    best = entries[np.argmin(np.abs(entries), axis=0), np.arange(entries.shape[1])]
-    best = best[best != np.iinfo(np.int64).max]
-    return int(np.median(best)) if len(best) else 0
 
 
 def _by_calls(calls: HostCalls, cuts: StepCuts) -> list[Figures]:

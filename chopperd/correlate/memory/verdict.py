@@ -12,14 +12,7 @@ import numpy as np
 
 from chopperd.correlate.memory.alignment import Requests, align
 from chopperd.correlate.memory.calls import HostCalls, host_calls
-from chopperd.correlate.memory.steps import (
-    FAR_NS,
-    StepCuts,
-    StepEvidence,
-    breaks,
-    shift_of,
-    step_evidence,
-)
+from chopperd.correlate.memory.steps import StepCuts, StepEvidence, breaks, step_evidence
 from chopperd.model.arrays import Bools
 from chopperd.model.memory import (
     MemoryReason,
@@ -109,8 +102,7 @@ def device_memory(
     most_cells: int = MOST_CELLS,
 ) -> RankMemory:
     """Return a device's memory over steps, from the rows and the snapshot of that device alone."""
-    shift_ns = shift_of(rows, snapshot)
-    evidence = step_evidence(steps, calls, rows if len(rows) else None, snapshot, shift_ns)
+    evidence = step_evidence(steps, calls, rows if len(rows) else None, snapshot)
     memory = [each.memory for each in evidence]
     warm_up = warm_up_steps(memory)
     kept, measured = memory[warm_up:], evidence[warm_up:]
@@ -121,8 +113,6 @@ def device_memory(
     ]
     is_expandable = calls.is_expandable or bool(snapshot is not None and snapshot.expandable)
     verdict, text = _verdict(kept, alike, is_async=_is_async(steps[warm_up:], calls, kept))
-    if abs(shift_ns) > FAR_NS:
-        text += f"; the snapshot's clock is {shift_ns / FAR_NS:.1f} ms off the trace's, cut by that"
     allocated = [each.peak_allocated_bytes for each in kept]
     reserved = [each.peak_reserved_bytes for each in kept]
     return RankMemory(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.correlate.memory.steps import Figures, StepCuts, breaks, shift_of, step_evidence
+from chopperd.correlate.memory.steps import Figures, StepCuts, breaks, step_evidence
 from chopperd.model.memory import MemoryRows, MemorySnapshot, SnapshotAction, StepMemory
 from chopperd.model.timeline import Marker, Step
 from tests.unit.correlate.memory.building import GIB, MIB, calls, rows, snapshot, steps
@@ -157,18 +157,6 @@ def test_rows_are_better_than_a_snapshot_for_totals_and_calls_for_segments() -> 
     assert (found.allocated_bytes, found.segment_allocs, found.at_least) == (2 * MIB, 1, True)
     host = calls((11, "cudaMalloc"), (11.5, "cudaMalloc"))
     assert figures(TWO, table, dump, host=host)[0].segment_allocs == 2
-
-
-def test_the_snapshots_clock_is_compared_by_addresses() -> None:
-    table = rows(*((10 * i, 512, i % 3, 512 * i, MIB) for i in range(9)), (95, -512, 0, 0, MIB))
-    moved = snapshot(*((10 * i + 4, ALLOC, i % 3, 512) for i in range(2, 9)), (99, ALLOC, 77, 1))
-    assert shift_of(table, moved) == 4000
-    assert shift_of(table, snapshot(*((10 * i - 7, ALLOC, i % 3, 512) for i in range(9)))) == -7000
-    for other in (None, snapshot(), snapshot((1, ALLOC, 50, 1)), snapshot(has_times=False)):
-        assert shift_of(table, other) == 0
-    assert shift_of(None, moved) == 0
-    late = step_evidence(steps((0, 15)), calls(), None, moved, 4000)[0].exact
-    assert late is None or len(late) == 0
 
 
 def test_no_figures_are_known_of_a_step_without_evidence() -> None:

@@ -210,16 +210,6 @@ def test_a_snapshot_compares_what_was_asked_for() -> None:
     assert analysed(table, dump=cut).program_ratio == 0.5
 
 
-def test_a_snapshot_of_another_clock_is_shifted_and_that_is_said() -> None:
-    entries = ((5050 + 100 * n, SnapshotAction.ALLOC, n, 512) for n in range(3))
-    table = rows(*((50 + 100 * n, 512, n, 512 * (n + 1), MIB) for n in range(3)))
-    found = analysed(table, dump=snapshot(*entries))
-    assert found.source == "snapshot"
-    assert found.verdict_text.endswith(
-        "; the snapshot's clock is 5.0 ms off the trace's, cut by that"
-    )
-
-
 def builder() -> TraceBuilder:
     made = TraceBuilder()
     made.kernel("gemm", 10_000, 20_000, 5_000, device=2)
