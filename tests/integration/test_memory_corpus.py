@@ -6,15 +6,18 @@ The rows are read by a small reader of this file's own.
 import gzip
 import json
 import pickle
+import random
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
+from bench.memory import Played, Program, play
 from chopperd.correlate.memory.verdict import trace_memory
 from chopperd.model.memory import MemoryRows, MemorySnapshot, RankMemory, SnapshotAction
 from chopperd.model.trace import Trace
+from chopperd.simulation.allocator import CachingAllocator
 from chopperd.traces.read.reader import read_trace
 from chopperd.traces.timeline.steps import mark_steps
 
@@ -195,3 +198,53 @@ def test_without_rows_the_calls_tell_that_segments_are_steady(
 )
 def test_a_trace_without_a_gpu_has_no_device_memory(shared: Path, name: str) -> None:
     assert memory(shared / "traces" / name) == ()
+
+
+#: Of the same replays in a model of others: mean and worst share of equal addresses in ten pairs of
+#: steps, mean peak in MiB, its CV in percent, retries, segment calls (`reference/memory.md`, 7).
+REPLAYS: Final = [
+    ("fsdp2", False, None, (1.000, 1.000, 2220, 0.0, 0, 0)),
+    ("fsdp1", False, None, (1.000, 1.000, 2036, 0.0, 0, 0)),
+    ("fsdp2", True, None, (0.935, 0.879, 2606, 0.0, 0, 0)),
+    ("fsdp1", True, None, (0.743, 0.617, 2650, 3.35, 0, 1)),
+    ("fsdp1", True, 1.15, (0.681, 0.522, 2308, 1.88, 13, 94)),
+    ("fsdp2", True, 1.15, (0.924, 0.852, 2412, 0.0, 3, 26)),
+]
+
+
+def replayed(requests: dict[str, Any], *, delayed: bool, room: float | None) -> Played:
+    """Replay a recorded step twelve times, sizes times 256, delays of frees of units drawn."""
+    capacity = None
+    if room is not None:
+        capacity = int(room * max(replayed(requests, delayed=False, room=None).peaks))
+    sizes = [op * 256 for op in requests["ops"] if op > 0]
+    program, unit = Program(), 793_088 * 256 * 0.9
+    for at, op in enumerate(requests["ops"]):
+        if op > 0:
+            program.get(op * 256)
+        else:
+            program.give(-op - 1, waits=sizes[-op - 1] >= unit and at not in requests["inferred"])
+    allocator = CachingAllocator(capacity)
+    return play([program] * 12, allocator, random.Random(0) if delayed else None)
+
+
+@pytest.mark.parametrize(("name", "delayed", "room", "expected"), REPLAYS)
+def test_recorded_steps_of_fsdp_replay_as_in_another_model(
+    shared: Path, name: str, delayed: bool, room: float | None, expected: tuple[float, ...]
+) -> None:
+    path = shared / "tools" / "studies" / "data" / f"{name}_requests.json.gz"
+    played = replayed(json.loads(gzip.decompress(path.read_bytes())), delayed=delayed, room=room)
+    found = played.memory(with_snapshot=False)
+    assert (found.program_ratio, found.worst_program_ratio) == (1, 1)
+    assert found.warm_up_steps == (room is None)  # a step that retries is no warm-up
+    later = found.steps[2:]  # the other model leaves out the first step, and of sums the second
+    shares = np.array([step.determinism_ratio for step in later], np.float64)
+    assert shares.mean() == pytest.approx(expected[0], abs=5e-4)
+    assert shares.min() == pytest.approx(expected[1], abs=5e-4)
+    peaks = np.array([step.peak_reserved_bytes for step in later], np.float64)
+    assert peaks.mean() / (1 << 20) == pytest.approx(expected[2], abs=0.5)
+    assert 100 * peaks.std() / peaks.mean() == pytest.approx(expected[3], abs=5e-3)
+    calls = sum((each.segment_allocs or 0) + (each.segment_frees or 0) for each in later)
+    retries = sum(each.retries or 0 for each in later)
+    # The other model counts no attempts that failed, one each retry.
+    assert (retries, calls - retries) == expected[4:]

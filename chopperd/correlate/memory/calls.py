@@ -66,17 +66,17 @@ def host_calls(
 
     `names`: what `name` columns index. `threads`: (threads,), which are the process's; None all.
     """
-    found = np.array([_letter(name) for name in names] or [0], np.int8)
-    runtime = np.array([bool(_RUNTIME.match(name)) for name in names] or [False])
     mine, own = _of(calls.thread, threads), _of(spans.thread, threads)
-    letter = found[calls.name]
-    kept = np.flatnonzero(mine & (letter > 0))
+    used, name = np.unique(calls.name[mine], return_inverse=True)
+    called = [names[each] for each in used.tolist()]
+    letter = np.zeros(len(calls), np.int8)
+    letter[mine] = np.array([_letter(each) for each in called], np.int8)[name]
+    kept = np.flatnonzero(letter)
     start_ns, thread, letter = calls.start_ns[kept], calls.thread[kept], letter[kept]
     operators = own & (spans.kind == SpanKind.OP)
     limiter = own & _named(names, spans.name, RATE_LIMITER)
-    mapped = np.array([bool(_VMM.match(name)) for name in names] or [False])
     return HostCalls(
-        is_recorded=bool(np.any(mine & runtime[calls.name])),
+        is_recorded=any(map(_RUNTIME.match, called)),
         has_spans=bool(own.any()),
         start_ns=start_ns,
         length_ns=calls.end_ns[kept] - start_ns,
@@ -85,7 +85,7 @@ def host_calls(
         record_stream_ns=spans.start_ns[operators & _named(names, spans.name, RECORD_STREAM)],
         limiter_ns=spans.start_ns[limiter],
         limiter_length_ns=(spans.end_ns - spans.start_ns)[limiter],
-        is_expandable=bool(np.any(mine & mapped[calls.name])),
+        is_expandable=any(map(_VMM.match, called)),
     )
 
 
@@ -111,10 +111,11 @@ def _retries_ns(
         mine = np.flatnonzero((thread == one) & ~np.isin(letter, [ord(x) for x in "OQA"]))
         text = letter[mine].tobytes().replace(b"C", b"M")
         ops = np.flatnonzero(operators & (spans.thread == one))
-        ends_ns = np.maximum.accumulate(spans.end_ns[ops])
+        opened_ns, closed_ns = spans.start_ns[ops], np.maximum.accumulate(spans.end_ns[ops])
         for match in _RETRY.finditer(text):
-            last_ns = start_ns[mine[match.start(1) if match.group(1) else match.start(3)]]
-            around = np.searchsorted(spans.start_ns[ops], start_ns[mine[match.start()]], "right")
-            if match.group(1) or (around and ends_ns[around - 1] > last_ns):
+            is_sure = match.group(1) is not None
+            last_ns = start_ns[mine[match.start(1 if is_sure else 3)]]
+            around = np.searchsorted(opened_ns, start_ns[mine[match.start()]], "right")
+            if is_sure or (around and closed_ns[around - 1] > last_ns):
                 found.append(int(last_ns))
     return np.array(sorted(found), np.int64)

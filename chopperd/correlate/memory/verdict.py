@@ -220,7 +220,7 @@ def _verdict(
         ),
         (alike.is_too_long, "not_measured", "not measured: too many requests to align"),
         (calls is None, "not_measured", "not measured: neither runtime calls nor totals"),
-        (same is None, "segments_steady", "no segment call after warm-up; no addresses"),
+        (same is None, "segments_steady", "no segment call after warm-up; no addresses to compare"),
         (
             same is not None and same < _LEAST_ALLOCATOR,
             "varies",
