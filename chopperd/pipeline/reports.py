@@ -36,7 +36,7 @@ from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.read.sniff import is_kineto
 from chopperd.traces.read.source import ReadLimits
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
-from chopperd.traces.timeline.layout import LayoutOptions, lay_out
+from chopperd.traces.timeline.layout import LayoutOptions, lay_out, without_laid_out
 
 if TYPE_CHECKING:
     # Its protocols name all that the agent knows; a report needs none of it.
@@ -360,7 +360,8 @@ def join_input(
     timeline = lay_out(trace, layout)
     if options.most_rows is not None:
         _check_rows(trace, timeline, options.most_rows)
-    return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
+    used = without_laid_out(trace)
+    return JoinInput(trace=used, timeline=timeline, samples=_of_its_time(samples, trace))
 
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:

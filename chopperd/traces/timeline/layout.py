@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -13,13 +13,21 @@ from chopperd.correlate.timebase import clock_drift
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Ints
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Marker, Step, StepSource, Timeline
-from chopperd.model.trace import Collective, RecordKind, Trace
+from chopperd.model.trace import (
+    Collective,
+    DeviceRecords,
+    HostSpans,
+    PythonFrames,
+    RecordKind,
+    SpanKind,
+    Trace,
+)
 from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_classes
 from chopperd.traces.kernels.names import bounded, family, framework, names_matching, used_names
 from chopperd.traces.timeline.annotations import annotations, marked_in_graphs, phases_in_graphs
 from chopperd.traces.timeline.collectives import collectives_of, generic_collectives
-from chopperd.traces.timeline.holders import host_stacks
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS, host_activity, host_work
+from chopperd.traces.timeline.host_stacks import host_stacks
 from chopperd.traces.timeline.layers import layers
 from chopperd.traces.timeline.links import Links, link, unrecorded
 from chopperd.traces.timeline.operations import (
@@ -54,6 +62,8 @@ class LayoutOptions:
 
 Columns: TypeAlias = Mapping[str, Ints | Float64s]
 """Columns of `DeviceTimeline` by name, of the records of all devices."""
+
+_Table = TypeVar("_Table", DeviceRecords, HostSpans, PythonFrames)
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -126,6 +136,25 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         else None,
         host=None if len(trace.records) else host_work(trace, marked.steps, step_marks),
     )
+
+
+def without_laid_out(trace: Trace) -> Trace:
+    """Return a trace without the rows that only its timeline is built of, most of its memory.
+
+    Runtime calls and annotations are left.
+    """
+    annotations = np.flatnonzero(trace.spans.kind == SpanKind.ANNOTATION)
+    none = np.zeros(0, np.int64)
+    return replace(
+        trace,
+        spans=_rows(trace.spans, annotations),
+        records=_rows(trace.records, none),
+        frames=_rows(trace.frames, none),
+    )
+
+
+def _rows(table: _Table, rows: Int64s) -> _Table:
+    return replace(table, **{each.name: getattr(table, each.name)[rows] for each in fields(table)})
 
 
 def _call_columns(trace: Trace, links: Links) -> dict[str, Ints | Float64s]:

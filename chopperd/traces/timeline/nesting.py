@@ -57,7 +57,7 @@ class Nesting:
 
     def __init__(self, spans: _Spans, chosen: Int64s) -> None:
         self._spans = spans
-        self._rows = chosen[_by_thread(spans.thread[chosen])]
+        self._rows = chosen[by_thread(spans.thread[chosen])]
         thread = spans.thread[self._rows]
         start_ns, end_ns = spans.start_ns[self._rows], spans.end_ns[self._rows]
         self._axis = Axis(start_ns, end_ns, thread)
@@ -128,7 +128,7 @@ class Nesting:
         return np.where(rows < 0, -1, self._rows[rows])
 
 
-def _by_thread(thread: Int32s) -> Int64s:
+def by_thread(thread: Int32s) -> Int64s:
     """Return indices sorted by thread, in the given order within each: (n,) int64."""
     if int(thread.max(initial=0)) <= _MOST_INT16:
         thread = thread.astype(np.int16)  # sorted by counting, without comparing

@@ -18,6 +18,7 @@ from chopperd.traces.read.assemble import assemble
 from chopperd.traces.read.event_rows import EventRows
 from chopperd.traces.read.json_text import ANY_VALUE
 from chopperd.traces.read.rows import TraceRows
+from chopperd.traces.timeline import host_stacks
 from chopperd.traces.timeline.layout import lay_out
 from tests.integration.reference_holders import Answer, answers_of
 from tests.layouts import Event, encode
@@ -236,14 +237,25 @@ def _event(category: str, name: str, pid: object, tid: object, ts: int, dur: int
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(things, max_size=25), st.lists(works, min_size=1, max_size=8))
-def test_holders_are_those_of_a_walk_over_the_stacks(drawn: list[Thing], done: list[Work]) -> None:
-    """Times overlap in any way; one process or two; the sums are those of the waterfall's rows."""
+@given(
+    st.lists(things, max_size=25),
+    st.lists(works, min_size=1, max_size=8),
+    st.sampled_from((1, 7, 1 << 15)),
+)
+def test_holders_are_those_of_a_walk_over_the_stacks(
+    drawn: list[Thing], done: list[Work], block: int
+) -> None:
+    """Times overlap in any way; one process or two; the sums are those of the waterfall's rows.
+
+    Stacks are read in blocks of any size.
+    """
     events = events_of(drawn, done)
     rows = TraceRows()
     EventRows(rows).add(ANY_VALUE.decode(encode(events)))
     trace = assemble(rows, TraceMeta(path="", sha256=""))
-    device_, timeline = joined(trace)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(host_stacks, "_BLOCK", block)
+        device_, timeline = joined(trace)
     found = device_.held
     assert found is not None
     answers: Counter[Answer] = Counter()
