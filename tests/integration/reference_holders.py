@@ -211,7 +211,8 @@ class _Walk:
         return {device: self._device(records) for device, records in self.devices.items()}
 
     def _device(self, records: list[Record]) -> Counter[Answer]:
-        records.sort(key=lambda one: (one.start, one.end))
+        # Kernels come first, then copies, then fills.
+        records.sort(key=lambda one: (one.start, one.end, not one.is_kernel, "set" in one.name))
         found: Counter[Answer] = Counter()
         for start, end, row, following in _free_time(records):
             for answer, ns in self._gap(start, end, row, following):
