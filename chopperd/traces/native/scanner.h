@@ -10,6 +10,7 @@
  * rows.c       the row that an event becomes
  * file.c       a file's text, without Python
  * scan.c       events in sequence, damaged ones skipped
+ * stacks.c     what is open on the threads when, of the rows in the end
  *
  * Gives the same rows as the decoder in Python (event_rows.py). Numbers of texts and memory are
  * retained between two scans. Text ends with a NUL, which no JSON value contains.
@@ -25,7 +26,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 8
+#define SCANNER_VERSION 9
 #endif
 
 #define ABSENT (-1)
@@ -215,5 +216,26 @@ void scan_empty(scan_t *scan);
 int64_t scan_events(
     scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final, int64_t searched);
 int64_t scan_file(scan_t *scan, int32_t file, int64_t offset, int64_t most);
+
+/* ---- stacks.c ---- */
+
+/* Things, and what is found of them, as in host_stacks.py; `moves`: how many are left. */
+typedef struct {
+    int64_t count, threads, from_ns, to_ns, backward_text, launches, launch, moves, edges;
+    const int64_t *order; /* the things by thread, outer ones first */
+    const int32_t *thread;
+    const int64_t *start_ns, *end_ns;
+    const int8_t *kind;
+    const int32_t *text;
+    const bool *user, *backward;
+    const int32_t *launch_thread;
+    const int64_t *launch_ns; /* by thread and time */
+    int32_t *edge_thread;
+    int64_t *edge_ns;
+    int32_t *edge_inner, *named, *whole, *region;
+    int64_t *whole_until_ns;
+} stacks_t;
+
+int64_t stacks_walk(stacks_t *stacks);
 
 #endif

@@ -28,7 +28,7 @@ from chopperd.model.arrays import Ints
 logger = logging.getLogger(__name__)
 
 #: `SCANNER_VERSION` of scanner.h: changes with what its functions do.
-_VERSION: Final = 8
+_VERSION: Final = 9
 _STEM: Final = Path(__file__).with_name("_scanner")
 
 MORE, ENDED, STUCK = range(3)
@@ -142,8 +142,20 @@ class Scan(Structure):
     ]
 
 
+class StacksOf(Structure):
+    """`stacks_t` of scanner.h: things that may be open, and where what is found of them goes."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("count", "threads", "from_ns", "to_ns", "backward_text")),
+        *((name, c_int64) for name in ("launches", "launch", "moves", "edges")),
+        *((name, c_void_p) for name in ("order", "thread", "start_ns", "end_ns", "kind", "text")),
+        *((name, c_void_p) for name in ("user", "backward", "launch_thread", "launch_ns")),
+        *((name, c_void_p) for name in ("edge_thread", "edge_ns", "edge_inner")),
+        *((name, c_void_p) for name in ("named", "whole", "region", "whole_until_ns")),
+    ]
+
+
 _FUNCTIONS: Final[Mapping[str, tuple[object, Sequence[object]]]] = {
-    "scanner_version": (c_int64, ()),
     "scan_bytes": (c_int64, ()),
     "scan_row_bytes": (c_int64, (c_int64,)),
     "scan_open": (POINTER(Scan), (c_char_p,)),
@@ -151,6 +163,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[object, Sequence[object]]]] = {
     "scan_events": (c_int64, (POINTER(Scan), c_void_p, *[c_int64] * 4)),
     "scan_file": (c_int64, (POINTER(Scan), c_int32, c_int64, c_int64)),
     "scan_empty": (None, (POINTER(Scan),)),
+    "stacks_walk": (c_int64, (POINTER(StacksOf),)),
 }
 """Results and arguments of the library's functions."""
 
@@ -164,11 +177,11 @@ class ScannerLibrary:
 
     def __init__(self, path: Path) -> None:
         library = CDLL(str(path))
+        if library.scanner_version() != _VERSION:
+            raise OSError(f"{path} is of another version than this package")
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
-        if library.scanner_version() != _VERSION:
-            raise OSError(f"{path} is of another version than this package")
         rows_bytes = [library.scan_row_bytes(number) for number in range(len(TABLES))]
         expected = [row.itemsize for row in TABLES.values()]
         if library.scan_bytes() != sizeof(Scan) or rows_bytes != expected:
@@ -178,6 +191,7 @@ class ScannerLibrary:
         self.events = library.scan_events
         self.file = library.scan_file
         self.empty = library.scan_empty
+        self.stacks = library.stacks_walk
 
 
 @cache

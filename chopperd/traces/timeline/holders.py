@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.answers import NOTHING_OPEN, HolderKind
-from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s, Ints
 from chopperd.model.timeline import Holder
 from chopperd.model.trace import HostSpans, SpanKind
 from chopperd.traces.timeline.nesting import Axis, Moments, Nesting
@@ -31,11 +31,18 @@ _MOST_DENSE: Final = 1 << 19
 
 
 class Instants:
-    """Instants on threads, to see which things have any of them inside."""
+    """Instants on threads, to see which things have any of them inside.
+
+    Attributes:
+        sorted: They, by thread and time.
+    """
 
     def __init__(self, moments: Moments) -> None:
         self._axis = Axis(moments.at_ns, moments.at_ns + 1, moments.thread)
-        self._position = np.sort(self._axis.position(moments.thread, moments.at_ns))
+        position = self._axis.position(moments.thread, moments.at_ns)
+        order = np.argsort(position, kind="stable")
+        self._position = position[order]
+        self.sorted = moments.of(order)
 
     def in_any(self, thread: Int32s, start_ns: Int64s, end_ns: Int64s) -> Bools:
         """Mark the things in which an instant lies, on their own thread: (m,) bool."""
@@ -58,10 +65,10 @@ class Things:
     kind: Int8s  # `SpanKind`, or `FRAME_KIND`
     said: Int8s  # the same as a report says it: that of a collective is its annotation's
     text: Int32s  # index into `_Host.texts`
-    quiet: Bools  # launches nothing
     user: Bools  # a frame of the user's
     backward: Bools  # a node of autograd
     backward_text: int  # that of the region
+    launches: Instants
 
     def __len__(self) -> int:
         """The number of things."""
@@ -70,8 +77,13 @@ class Things:
     def open_at(self, moments: Moments) -> "Things":
         """Return the things that are open at any of some moments."""
         rows = np.flatnonzero(Instants(moments).in_any(self.thread, self.start_ns, self.end_ns))
-        columns = (each.name for each in fields(self) if each.name != "backward_text")
-        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        del columns["backward_text"], columns["launches"]
+        return replace(self, **{name: column[rows] for name, column in columns.items()})
+
+    def quiet(self) -> Bools:
+        """Return which launch nothing."""
+        return ~self.launches.in_any(self.thread, self.start_ns, self.end_ns)
 
     def chosen(self, which: Bools) -> Nesting:
         """Return the nesting of the things that are marked."""
@@ -90,33 +102,65 @@ def next_begun(things: "Things | HostSpans", rows: Int64s, moments: Moments) -> 
     return np.where((at < len(rows)) & (things.thread[found] == moments.thread), found, -1)
 
 
-class _Stacks:
-    """What is open while a thing is the innermost one open: indices of things, (m + 1,) each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """What is open while a thing is the innermost one open, (m + 1,) each; -1 none.
 
-    Things mostly nest: all in which the innermost one began is still open. `whole_until_ns` is when
-    the first of these ends. The last entry, which -1 indexes, is that of nothing.
+    The last entry, which -1 indexes, is that of nothing.
     """
 
-    def __init__(self, things: Things, parent: Int64s) -> None:
-        none = np.full(len(things) + 1, -1, np.int32)
-        self._things = things
-        self.named, self.operator, self.frame = none.copy(), none.copy(), none.copy()
-        self.annotation, self.outer, self.module = none.copy(), none.copy(), none.copy()
-        self.whole = none.copy()
-        self.backward = np.zeros(len(none), np.bool_)
-        self.whole_until_ns = np.full(len(none), _ALWAYS_NS)
-        self.whole_until_ns[-1] = np.iinfo(np.int64).max
-        depth = _depths(parent)
-        order = np.argsort(depth, kind="stable")
-        deepest = min(int(depth.max(initial=0)), _DEEPEST)
-        edges = np.searchsorted(depth[order], np.arange(deepest + 2))
-        for first, last in pairwise(edges.tolist()):
-            rows = order[first:last]
-            self._settle(rows, parent[rows])
-        frame_or_annotation = np.where(self.frame >= 0, self.frame, self.annotation)
-        self.named = np.where(self.operator >= 0, self.operator, frame_or_annotation)
+    named: Int32s  # the thing that is named
+    whole: Int32s  # the outermost one that launches nothing
+    region: Int32s  # code of the region's text
+    # Things mostly nest: all in which it began are still open. When the first of these ends:
+    whole_until_ns: Int64s
 
-    def _settle(self, rows: Int64s, around: Int64s) -> None:
+    @staticmethod
+    def of_room(things: int) -> "Stacks":
+        """Return columns for so many things, that of nothing known."""
+        named, whole, region = (np.full(things + 1, -1, np.int32) for _ in range(3))
+        until_ns = np.full(things + 1, _ALWAYS_NS)
+        until_ns[-1] = np.iinfo(np.int64).max
+        return Stacks(named=named, whole=whole, region=region, whole_until_ns=until_ns)
+
+    def columns(self, things: Things) -> list[Int32s]:
+        """Return the columns of holders by the innermost thing, (m + 1,): see `_coded`."""
+        inner = np.append(np.arange(len(things)), -1)
+        return _coded(things, self.named, inner, self.whole, self.region)
+
+
+def settled(things: Things, parent: Int64s) -> Stacks:
+    """Return what is open with each thing by what it began in; `parent`: (m,) int64, -1 none."""
+    stacks, found = Stacks.of_room(len(things)), _Settling(things)
+    depth = _depths(parent)
+    order = np.argsort(depth, kind="stable")
+    deepest = min(int(depth.max(initial=0)), _DEEPEST)
+    edges = np.searchsorted(depth[order], np.arange(deepest + 2))
+    for first, last in pairwise(edges.tolist()):
+        rows = order[first:last]
+        around = parent[rows]
+        found.settle(rows, around)
+        stacks.whole_until_ns[rows] = np.minimum(things.end_ns[rows], stacks.whole_until_ns[around])
+    frame_or_annotation = np.where(found.frame >= 0, found.frame, found.annotation)
+    return replace(
+        stacks,
+        named=np.where(found.operator >= 0, found.operator, frame_or_annotation),
+        whole=found.whole,
+        region=found.region(),
+    )
+
+
+class _Settling:
+    """What is open with each thing, (m + 1,): filled in from those without anything around on."""
+
+    def __init__(self, things: Things) -> None:
+        none = np.full(len(things) + 1, -1, np.int32)
+        self._things, self._quiet = things, things.quiet()
+        self.operator, self.frame, self.annotation = none.copy(), none.copy(), none.copy()
+        self.outer, self.module, self.whole = none.copy(), none.copy(), none
+        self.backward = np.zeros(len(none), np.bool_)
+
+    def settle(self, rows: Int64s, around: Int64s) -> None:
         """Fill in the things at `rows`, whose stacks are those of `around` and themselves."""
         things = self._things
         kind = things.kind[rows]
@@ -133,24 +177,14 @@ class _Stacks:
         self.annotation[rows] = np.where(is_annotation, rows, self.annotation[around])
         self.outer[rows] = outermost(self.outer, is_annotation)
         self.module[rows] = outermost(self.module, kind == SpanKind.MODULE)
-        self.whole[rows] = outermost(self.whole, things.quiet[rows])
+        self.whole[rows] = outermost(self.whole, self._quiet[rows])
         self.backward[rows] = self.backward[around] | things.backward[rows]
-        self.whole_until_ns[rows] = np.minimum(things.end_ns[rows], self.whole_until_ns[around])
 
-    def columns(self) -> list[Int32s]:
-        """Return the columns of holders by the innermost thing, (m + 1,): see `_coded`."""
-        things = self._things
-        text = np.append(things.text, np.int32(-1))
-        return _coded(
-            things,
-            self.named,
-            np.append(np.arange(len(things)), -1),
-            self.whole,
-            np.where(self.outer >= 0, text[self.outer], self._inner_region(text)),
-        )
-
-    def _inner_region(self, text: Int32s) -> Int32s:
-        return np.where(self.backward, np.int32(self._things.backward_text), text[self.module])
+    def region(self) -> Int32s:
+        """Return the code of each thing's region, (m + 1,)."""
+        text = np.append(self._things.text, np.int32(-1))
+        inner = np.where(self.backward, np.int32(self._things.backward_text), text[self.module])
+        return np.where(self.outer >= 0, text[self.outer], inner)
 
 
 def _depths(parent: Int64s) -> Int32s:
@@ -194,25 +228,24 @@ def _searched(things: Things, moments: Moments) -> list[Int32s]:
         things,
         np.where(operator >= 0, operator, np.maximum(frame, annotation)),
         things.chosen(np.ones(len(things), np.bool_)).innermost(moments),
-        things.chosen(things.quiet).outermost(moments),
+        things.chosen(things.quiet()).outermost(moments),
         np.where(outer >= 0, text[outer], region),
     )
 
 
 def holder_numbers(
-    things: Things, names: "Names", parent: Int64s, inner: Int64s, moments: Moments
+    things: Things, names: "Names", stacks: Stacks, inner: Ints, moments: Moments
 ) -> Int32s:
     """Name whoever would hold a device at each moment; return their numbers, (n,).
 
     Args:
         things: What may be open.
         names: Numbers them.
-        parent: (m,) int64, the innermost thing that each begins in; -1 none.
-        inner: (n,) int64, the innermost thing open at each moment; -1 none.
+        stacks: What is open with each of them.
+        inner: (n,) indices, the innermost thing open at each moment; -1 none.
         moments: The moments.
     """
-    stacks = _Stacks(things, parent)
-    by_thing = stacks.columns()
+    by_thing = stacks.columns(things)
     odd = np.flatnonzero(moments.at_ns >= stacks.whole_until_ns[inner])
     unnamed = stacks.named[inner] < 0
     unnamed[odd] = False

@@ -8,8 +8,9 @@ Source: DESIGN.md section 2, "Who held it".
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -19,13 +20,16 @@ from chopperd.model.timeline import NO_HOLDERS, Holder, HostStacks, NoHolder
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.correlation_ids import processes
 from chopperd.traces.kernels.names import folded, is_user_frame, names_matching, used_names
+from chopperd.traces.native.scanner import StacksOf, scanner_library
 from chopperd.traces.timeline.holders import (
     FRAME_KIND,
     Instants,
     Names,
+    Stacks,
     Things,
     holder_numbers,
     next_begun,
+    settled,
 )
 from chopperd.traces.timeline.nesting import Axis, Moments, Nesting, by_thread
 
@@ -36,6 +40,8 @@ _NCCL: Final = re.compile(r"^nccl:")
 _ALWAYS_NS: Final = -(2**62)
 #: So many spans, and so many frames, begin in a block of time, which fit into a core's cache.
 _BLOCK: Final = 1 << 15
+_GIVEN: Final = ("thread", "start_ns", "end_ns", "kind", "text", "user", "backward")
+"""Columns of `Things` that the library takes."""
 
 
 def host_stacks(trace: Trace, launches: Int64s, step_marks: Bools) -> HostStacks:
@@ -169,10 +175,10 @@ class _Host:
             kind=kind,
             said=said,
             text=text,
-            quiet=~self._launches.in_any(thread, start_ns, end_ns),
             user=(kind == FRAME_KIND) & self._is_user[text],
             backward=(kind == SpanKind.OP) & self._is_backward[text],
             backward_text=len(self.texts) - 1,
+            launches=self._launches,
         )
 
 
@@ -231,21 +237,60 @@ def _opened_after(
 
 
 def _block(
-    host: _Host, names: "Names", things: Things, from_ns: int, to_ns: int
+    host: _Host, names: Names, things: Things, from_ns: int, to_ns: int
 ) -> tuple[Int32s, Int64s, Int32s, Bools]:
     """Return the edges of a block of time: thread, when, holder's number, whether anything is open.
 
     (n,) each, sorted by thread and time.
     """
-    moments = _edges(things, host.threads, from_ns, to_ns)
+    walked = walk_natively(things, host.threads, from_ns, to_ns)
+    moments, inner, stacks = walked or walk(things, host.threads, from_ns, to_ns)
+    number = holder_numbers(things, names, stacks, inner, moments)
+    return moments.thread, moments.at_ns, number, inner >= 0
+
+
+_Walked: TypeAlias = tuple[Moments, Ints, Stacks]
+"""Edges, the innermost thing open after each, -1 none, and what is open with each thing."""
+
+
+def walk(things: Things, threads: int, from_ns: int, to_ns: int) -> _Walked:
+    """Find what is open in a block of time on each thread."""
+    moments = _edges(things, threads, from_ns, to_ns)
     nesting = Nesting(things, np.arange(len(things)))
-    inner, parent = nesting.innermost(moments), nesting.parents()
-    return (
-        moments.thread,
-        moments.at_ns,
-        holder_numbers(things, names, parent, inner, moments),
-        inner >= 0,
+    return moments, nesting.innermost(moments), settled(things, nesting.parents())
+
+
+def walk_natively(things: Things, threads: int, from_ns: int, to_ns: int) -> _Walked | None:
+    """Find the same in C; None where that is not compiled, or too much overlaps without nesting."""
+    library = scanner_library()
+    if library is None:
+        return None
+    stacks, most = Stacks.of_room(len(things)), 2 * len(things) + threads
+    edges: dict[str, Ints] = {
+        "edge_thread": np.empty(most, np.int32),
+        "edge_ns": np.empty(most, np.int64),
+        "edge_inner": np.empty(most, np.int32),
+    }
+    launches = things.launches.sorted
+    given = {name: getattr(things, name) for name in _GIVEN} | {
+        "order": by_thread(things.thread),
+        "launch_thread": launches.thread,
+        "launch_ns": launches.at_ns,
+    }
+    found = {each.name: getattr(stacks, each.name) for each in fields(stacks)}
+    state = StacksOf(
+        count=len(things),
+        threads=threads,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        backward_text=things.backward_text,
+        launches=len(launches),
+        **{name: column.ctypes.data for name, column in (given | edges | found).items()},
     )
+    if not library.stacks(state):
+        return None
+    thread, at_ns, inner = (column[: state.edges] for column in edges.values())
+    return Moments(thread=thread, at_ns=at_ns), inner, stacks
 
 
 def _edges(things: Things, threads: int, from_ns: int, to_ns: int) -> Moments:

@@ -1,11 +1,21 @@
 """What is open on a thread, and what it is called; the rules as a whole are in `test_holding`."""
 
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chopperd.model.timeline import NO_HOLDERS, Holder, HostStacks, NoHolder
 from chopperd.model.trace import SpanKind
-from chopperd.traces.timeline import holders
+from chopperd.traces.native.scanner import scanner_library
+from chopperd.traces.timeline import holders, host_stacks
+from chopperd.traces.timeline.holders import FRAME_KIND, Instants, Things
+from chopperd.traces.timeline.host_stacks import walk, walk_natively
 from chopperd.traces.timeline.layout import lay_out
+from chopperd.traces.timeline.nesting import Moments
 from tests.trace_building import MAIN, Thread, TraceBuilder
 
 OTHER: Thread = (100, 101)
@@ -148,3 +158,87 @@ def test_without_device_records_no_stacks_are_read() -> None:
     made = TraceBuilder()
     made.span("aten::mm", 0, 10, kind=SpanKind.OP, thread=MAIN)
     assert lay_out(made.build()).stacks is None
+
+
+Drawn = tuple[int, int, int, int, bool]
+#: Start, length, thread, kind, and whether it is the user's or autograd's.
+drawn_things = st.lists(
+    st.tuples(
+        st.integers(0, 40),
+        st.integers(1, 15),
+        st.integers(0, 2),
+        st.integers(0, FRAME_KIND),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+drawn_launches = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60)), max_size=6)
+
+
+def things_of(drawn: Sequence[Drawn], launches: Sequence[tuple[int, int]] = ()) -> Things:
+    def column(values: Sequence[int], kind: type[np.generic]) -> np.ndarray:
+        return np.array(values, kind)
+
+    drawn = sorted(drawn, key=lambda each: (each[0], -each[1], -each[3]))
+    start, length, thread, kind, flag = zip(*drawn, strict=True) if drawn else ((),) * 5
+    called = Moments(
+        thread=column([each for each, _ in launches], np.int32),
+        at_ns=column([each for _, each in launches], np.int64),
+    )
+    flags, kinds = column(flag, np.bool_), column(kind, np.int8)
+    return Things(
+        thread=column(thread, np.int32),
+        start_ns=column(start, np.int64),
+        end_ns=column(start, np.int64) + column(length, np.int64),
+        kind=kinds,
+        said=kinds,
+        text=np.arange(len(drawn), dtype=np.int32),
+        user=flags & (kinds == FRAME_KIND),
+        backward=flags & (kinds == SpanKind.OP),
+        backward_text=len(drawn),
+        launches=Instants(called),
+    )
+
+
+needs_library = pytest.mark.skipif(scanner_library() is None, reason="it was not built")
+
+
+@needs_library
+@given(drawn_things, drawn_launches, st.integers(-1, 30), st.integers(1, 60))
+def test_the_library_finds_what_numpy_does_however_things_overlap(
+    drawn: list[Drawn], launches: list[tuple[int, int]], from_ns: int, lasts_ns: int
+) -> None:
+    things = things_of(drawn, launches)
+    block = (3, from_ns if from_ns >= 0 else host_stacks._ALWAYS_NS, from_ns + lasts_ns)
+    found = walk_natively(things, *block)
+    assert found is not None
+    (moments, inner, stacks), (same_moments, same_inner, same_stacks) = found, walk(things, *block)
+    assert moments.thread.tolist() == same_moments.thread.tolist()
+    assert moments.at_ns.tolist() == same_moments.at_ns.tolist()
+    assert inner.tolist() == same_inner.tolist()
+    for each in fields(stacks):
+        same = getattr(same_stacks, each.name)
+        assert getattr(stacks, each.name).tolist() == same.tolist(), each.name
+
+
+@needs_library
+def test_what_overlaps_too_much_is_left_to_numpy() -> None:
+    """Each of 2000 operators begins before any ends, and they end in the order of their begin."""
+    count = 2000
+    things = things_of([(each, count, 0, int(SpanKind.OP), False) for each in range(count)])
+    block = (1, host_stacks._ALWAYS_NS, 2 * count)
+    assert walk_natively(things, *block) is None
+    moments, inner, _ = walk(things, *block)
+    assert inner[moments.at_ns == 2 * count - 2].tolist() == [count - 1]
+
+
+def test_without_the_library_stacks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = working()
+    made.span("Layer", 100, 300)
+    made.span("aten::mm", 200, 100, kind=SpanKind.OP)
+    usual = stacks_of(made)
+    monkeypatch.setattr(host_stacks, "scanner_library", lambda: None)
+    other = stacks_of(made)
+    assert usual.holders == other.holders
+    for column in ("first", "at_ns", "holder", "is_open"):
+        assert getattr(usual, column).tolist() == getattr(other, column).tolist()
