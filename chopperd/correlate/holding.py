@@ -32,10 +32,10 @@ LONGEST_LATENCY_NS: Final = 50 * NS_PER_US
 
 _READ: Final = -1
 """In place of a holder: that of the stack."""
-_IN_CALL, _LATE_HOST, _HOST_WAITS = 1, 2, 4
-"""Bits of what else is known of a piece."""
+_IN_CALL, _LATE_HOST, _HOST_WAITS, _ALL_FLAGS = 1, 2, 4, 8
+"""Bits of what else is known of a piece, and how many values they have."""
 _AT_ONCE: Final = 1 << 15
-_MOST_DENSE: Final = 1 << 20
+_MOST_DENSE: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +57,29 @@ class HeldTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts(Timed):
+    """Parts of pieces, (m,) each."""
+
+    piece: Int64s  # index of the piece
+    edge: Int64s  # that of the last instant up to the start, of those to cut at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pieces(Timed):
     """Pieces of a device's time, (n,) each."""
 
     row: Int8s  # index into `HELD_ROWS`
     thread: Int32s  # that of the launch call; -1 without
-    at_ns: Int64s  # when its stack is read; of pieces that move, at every moment of theirs
-    moves: Bools
+    call_ns: Int64s  # of those in a call its begin: their stack is that of then
     holder: Int32s  # the holder; `_READ` where it takes a stack
     flags: Int8s  # bits of what else is known
 
     def of(self, rows: Int64s | Bools | slice) -> "_Pieces":
         return rows_of(self, rows)
 
-    def cut(self, row: Int64s, start_ns: Int64s, end_ns: Int64s) -> "_Pieces":
-        """Return parts of pieces: whose they are, and their new starts and ends, (m,) each."""
-        found = self.of(row)
-        at_ns = np.where(found.moves, start_ns, found.at_ns)
-        return replace(found, start_ns=start_ns, end_ns=end_ns, at_ns=at_ns)
+    def cut(self, parts: _Parts) -> "_Pieces":
+        """Return the parts as pieces."""
+        return replace(self.of(parts.piece), start_ns=parts.start_ns, end_ns=parts.end_ns)
 
 
 def held_totals(
@@ -90,12 +95,13 @@ def held_totals(
     `windows`: those of its steps, disjoint and in order, and last that of the whole file.
     """
     pieces = joined([*_idle(device, idle), *_communicating(device, masks, activity)])
-    pieces = pieces.of(pieces.end_ns > pieces.start_ns)
-    pieces = pieces.of(np.argsort(pieces.start_ns, kind="stable"))
+    order = np.argsort(pieces.start_ns, kind="stable")
+    pieces = pieces.of(order[(pieces.end_ns > pieces.start_ns)[order]])
     pieces = _cut_at(pieces, np.concatenate((windows.start_ns[:-1], windows.end_ns[:-1])))
     sums = _Sums(stacks.holders, windows)
     for begin in range(0, len(pieces), _AT_ONCE):  # in parts that need little memory
-        sums.add(_read(pieces.of(slice(begin, begin + _AT_ONCE)), stacks))
+        some = pieces.of(slice(begin, begin + _AT_ONCE))
+        sums.add(some, *_read(some, stacks))
     return sums.totals()
 
 
@@ -174,99 +180,105 @@ def _pieces(
         end_ns=end_ns,
         row=np.full(count, HELD_ROWS.index(row), np.int8),
         thread=np.full(count, thread, np.int32),
-        at_ns=start_ns if in_call_ns is None else in_call_ns,
-        moves=np.full(count, in_call_ns is None),
+        call_ns=start_ns if in_call_ns is None else in_call_ns,
         holder=np.full(count, holder, np.int32),
         flags=np.full(count, 0 if in_call_ns is None else _IN_CALL, np.int8),
     )
 
 
 def _cut_at(pieces: _Pieces, cuts_ns: Int64s) -> _Pieces:
+    """Cut pieces at every one of the instants that lies inside them."""
     cuts_ns = np.unique(cuts_ns)
-    first = np.searchsorted(cuts_ns, pieces.start_ns, "right")
-    last = np.maximum(np.searchsorted(cuts_ns, pieces.end_ns, "left"), first)
-    row, cut = _repeated(first, last)
-    ends = cut == last[row]
-    edges_ns = np.append(cuts_ns, 0)
-    start_ns = np.where(cut == first[row], pieces.start_ns[row], edges_ns[cut - 1])
-    return pieces.cut(row, start_ns, np.where(ends, pieces.end_ns[row], edges_ns[cut]))
+    first = np.searchsorted(cuts_ns, pieces.start_ns, "right") - 1
+    last = np.searchsorted(cuts_ns, pieces.end_ns, "left") - 1
+    if np.array_equal(first, last):
+        return pieces
+    return pieces.cut(_parts(pieces, first, last, cuts_ns))
 
 
-def _repeated(first: Int64s, last: Int64s) -> tuple[Int64s, Int64s]:
-    """Return each row as often as it has numbers from first to last, and these: (m,) each."""
-    count = last - first + 1
-    row = np.repeat(np.arange(len(first)), count)
-    return row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)
+def _parts(pieces: _Pieces, first: Int64s, last: Int64s, at_ns: Int64s) -> _Parts:
+    """Cut pieces at instants.
 
-
-def _read(pieces: _Pieces, stacks: HostStacks) -> _Pieces:
-    """Cut pieces wherever a stack changes, and give each its holder; in order of time."""
-    known = pieces.holder != _READ
-    found, edge = _on_stack(pieces.of(~known), stacks)
-    found = replace(found, holder=stacks.holder[edge])
-    bare = ~stacks.is_open[edge]
-    parts = [pieces.of(known), found.of(~bare)]
-    if bare.any():
-        lost = _by_launches(found.of(bare), stacks)
-        other = lost.thread >= 0
-        away, edge = _on_stack(lost.of(other), stacks)
-        named = np.array([each.kind != "none" for each in stacks.holders])
-        there = stacks.holder[edge]
-        holder = np.where(named[there], there, away.holder)
-        parts += [lost.of(~other), replace(away, holder=holder)]
-    both = joined(parts)
-    return both.of(np.argsort(both.start_ns, kind="stable"))
-
-
-def _on_stack(pieces: _Pieces, stacks: HostStacks) -> tuple[_Pieces, Int64s]:
-    """Cut pieces at the edges of their threads; return them, and the edge that each begins at."""
-    first = _latest(stacks.at_ns, stacks.first, pieces.thread, pieces.at_ns)
-    until_ns = np.where(pieces.moves, pieces.end_ns - 1, pieces.at_ns)
-    row, edge = _repeated(first, _latest(stacks.at_ns, stacks.first, pieces.thread, until_ns))
-    return _between(pieces, row, edge, stacks.at_ns), edge
-
-
-def _by_launches(pieces: _Pieces, stacks: HostStacks) -> _Pieces:
-    """Cut pieces at launches, and move them to the latest one's thread; -1: none or their own."""
-    process = stacks.process[pieces.thread]
-    begun = stacks.first_launch[:-1]
-    first = _latest(stacks.launch_ns, stacks.first_launch, process, pieces.at_ns)
-    until_ns = np.where(pieces.moves, pieces.end_ns - 1, pieces.at_ns)
-    row, launch = _repeated(
-        first, _latest(stacks.launch_ns, stacks.first_launch, process, until_ns)
-    )
-    found = _between(pieces, row, launch, stacks.launch_ns)
-    thread = np.append(stacks.launch_thread, np.int32(-1))[launch]
-    known = (launch >= begun[process[row]]) & (thread != found.thread)
-    return replace(found, thread=np.where(known, thread, np.int32(-1)))
-
-
-def _between(pieces: _Pieces, row: Int64s, edge: Int64s, at_ns: Int64s) -> _Pieces:
-    """Return the parts of pieces from edges to the ones after them."""
-    whole = pieces.of(row)
-    edges_ns = np.append(at_ns, 0)
-    opens = np.diff(row, prepend=-1) != 0
-    closes = np.diff(row, append=-1) != 0
-    start_ns = np.where(opens, whole.start_ns, edges_ns[edge])
-    end_ns = np.where(closes, whole.end_ns, edges_ns[edge + 1])
-    moment_ns = np.where(whole.moves, start_ns, whole.at_ns)
-    return replace(whole, start_ns=start_ns, end_ns=end_ns, at_ns=moment_ns)
-
-
-def _latest(at_ns: Int64s, first: Int64s, group: Int32s, moment_ns: Int64s) -> Int64s:
-    """Return the last of a group's instants up to each moment: (n,) int64 indices.
-
-    That in front of its first where there is none. `at_ns` rises within each group; `first`: where
-    each group's begin.
+    `first` and `last` are the indices of each one's last instant up to its start and before its
+    end, -1 none; the instants rise in each piece.
     """
-    found = np.empty(len(group), np.int64)
-    order = np.argsort(group, kind="stable")
-    edges = np.flatnonzero(np.diff(group[order], prepend=-1, append=-1))
-    for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        rows = order[a:b]
-        begin, end = first[group[rows[0]]], first[group[rows[0]] + 1]
-        found[rows] = begin - 1 + np.searchsorted(at_ns[begin:end], moment_ns[rows], "right")
-    return found
+    count = last - first + 1
+    piece = np.repeat(np.arange(len(count)), count)
+    edge = np.arange(len(piece)) + np.repeat(last + 1 - np.cumsum(count), count)
+    start_ns, end_ns = np.repeat(pieces.start_ns, count), np.repeat(pieces.end_ns, count)
+    ends = np.flatnonzero(piece[1:] == piece[:-1])
+    start_ns[ends + 1] = end_ns[ends] = at_ns[edge[ends + 1]]
+    return _Parts(piece=piece, edge=edge, start_ns=start_ns, end_ns=end_ns)
+
+
+def _read(pieces: _Pieces, stacks: HostStacks) -> tuple[_Parts, Int32s]:
+    """Cut pieces wherever a stack changes; return the parts in order of time, and their holders."""
+    parts = _on_stack(pieces, stacks)
+    holder = pieces.holder[parts.piece]
+    asks = np.flatnonzero(holder == _READ)
+    edge = parts.edge[asks]
+    holder[asks] = stacks.holder[edge]
+    is_bare = np.zeros(len(holder), np.bool_)
+    is_bare[asks] = ~stacks.is_open[edge]
+    if not is_bare.any():
+        return parts, holder
+    found, its_holder = _elsewhere(pieces, rows_of(parts, is_bare), holder[is_bare], stacks)
+    both = joined([rows_of(parts, ~is_bare), found])
+    order = np.argsort(both.start_ns, kind="stable")
+    return rows_of(both, order), np.append(holder[~is_bare], its_holder)[order]
+
+
+def _elsewhere(
+    pieces: _Pieces, bare: _Parts, holder: Int32s, stacks: HostStacks
+) -> tuple[_Parts, Int32s]:
+    """Cut parts in which nothing is open at the launches of their processes, and read on there.
+
+    Returns the parts, and their holders: those named on the thread of the latest launch, else the
+    ones given.
+    """
+    whole = pieces.cut(bare)
+    process = stacks.process[whole.thread]
+    first, last = _spanned(whole, stacks.launch_ns, stacks.first_launch, process)
+    after = _parts(whole, first, last, stacks.launch_ns)
+    thread = stacks.launch_thread[after.edge]
+    other = after.edge >= stacks.first_launch[process[after.piece]]
+    other &= thread != whole.thread[after.piece]
+    thread = np.where(other, thread, np.int32(-1))
+    parts = _on_stack(replace(whole.cut(after), thread=thread), stacks)
+    there, origin = stacks.holder[parts.edge], after.piece[parts.piece]
+    named = np.array([each.kind != "none" for each in stacks.holders])
+    takes = other[parts.piece] & named[there]
+    return replace(parts, piece=bare.piece[origin]), np.where(takes, there, holder[origin])
+
+
+def _on_stack(pieces: _Pieces, stacks: HostStacks) -> _Parts:
+    """Cut pieces at the edges of their threads; those of none stay whole."""
+    first, last = _spanned(pieces, stacks.at_ns, stacks.first, pieces.thread)
+    return _parts(pieces, first, last, stacks.at_ns)
+
+
+def _spanned(pieces: _Pieces, at_ns: Int64s, first: Int64s, group: Int32s) -> tuple[Int64s, Int64s]:
+    """Return the last of a group's instants up to the begin and before the end of each piece.
+
+    (n,) int64 indices each: that in front of its first where there is none; 0 without a group.
+    Pieces in a call have both at its begin.
+
+    Args:
+        pieces: The pieces.
+        at_ns: (m,) int64, rising within each group.
+        first: (groups + 1,) int64, where each group's instants begin.
+        group: (n,) int32; -1 none.
+    """
+    moves = (pieces.flags & _IN_CALL) == 0
+    from_ns = np.where(moves, pieces.start_ns, pieces.call_ns)
+    upto_ns = np.where(moves, pieces.end_ns - 1, pieces.call_ns)
+    found = np.zeros((2, len(pieces)), np.int64)
+    for number in np.flatnonzero(np.bincount(group + 1)[1:]).tolist():
+        rows, begin = np.flatnonzero(group == number), first[number]
+        its_ns = at_ns[begin : first[number + 1]]
+        for column, moment_ns in zip(found, (from_ns, upto_ns), strict=True):
+            column[rows] = begin - 1 + np.searchsorted(its_ns, moment_ns[rows], "right")
+    return found[0], found[1]
 
 
 class _Sums:
@@ -281,44 +293,51 @@ class _Sums:
         self._windows = windows
         self._steps = len(windows) - 1
         self._keys: list[Int64s] = []
-        self._values: list[Float64s] = []
-        self._last = (-1, -1)  # end and name of the piece before
+        self._sums: list[Float64s] = []
+        self._last = (-1, -1, -1)  # end and name of the part before, window of the piece before
 
-    def add(self, pieces: _Pieces) -> None:
-        """Add pieces that follow those added before; one at least."""
+    def add(self, pieces: _Pieces, parts: _Parts, holder: Int32s) -> None:
+        """Add pieces, in parts, that follow those added before; one at least."""
         window = np.searchsorted(self._windows.start_ns[:-1], pieces.start_ns, "right") - 1
-        ends_ns = np.append(self._windows.end_ns[:-1], 0)
-        window[pieces.start_ns >= ends_ns[window]] = -1
-        name = self._name[pieces.holder]
-        end_ns, before = np.append(self._last[0], pieces.end_ns), np.append(self._last[1], name)
-        begins = (pieces.start_ns != end_ns[:-1]) | (name != before[:-1])
-        self._last = int(pieces.end_ns[-1]), int(name[-1])
-        enters = begins | (np.diff(window, prepend=-2) != 0)
-        key = ((window + 1) * len(HELD_ROWS) + pieces.row) * len(self._holders) + pieces.holder
-        length = (pieces.end_ns - pieces.start_ns).astype(np.float64)
-        flags = (length * ((pieces.flags & bit) > 0) for bit in (_IN_CALL, _LATE_HOST, _HOST_WAITS))
+        window[pieces.start_ns >= np.append(self._windows.end_ns[:-1], 0)[window]] = -1
+        key = ((window + 1) * len(HELD_ROWS) + pieces.row) * _ALL_FLAGS + pieces.flags
+        key = key[parts.piece] * len(self._holders) + holder
+        name = self._name[holder]
+        last_end_ns, last_name, last_window = self._last
+        begins = np.empty(len(parts), np.bool_)
+        begins[0] = parts.start_ns[0] != last_end_ns or name[0] != last_name
+        begins[1:] = (parts.start_ns[1:] != parts.end_ns[:-1]) | (name[1:] != name[:-1])
+        enters = begins.copy()
+        moved = np.flatnonzero(np.diff(window, prepend=last_window))
+        enters[np.searchsorted(parts.piece, moved)] = True
+        self._last = int(parts.end_ns[-1]), int(name[-1]), int(window[-1])
         keys, number = _numbered(key)
-        columns = (length, *flags, enters, begins)
-        self._keys.append(keys)
-        self._values.append(np.array([np.bincount(number, column) for column in columns]))
+        length = parts.end_ns - parts.start_ns
+        counts = (np.bincount(number[which], minlength=len(keys)) for which in (enters, begins))
+        sums = np.array([np.bincount(number, length), *counts])
+        there = np.flatnonzero(sums[0])
+        self._keys.append(keys[there])
+        self._sums.append(sums[:, there])
 
     def totals(self) -> HeldTotals:
         """Return the sums, those of the whole file last."""
-        width = len(HELD_ROWS) * len(self._holders)
-        keys = np.concatenate([np.zeros(0, np.int64), *self._keys])
-        values = np.concatenate([np.zeros((6, 0)), *self._values], axis=1)
-        *steps, enters, begins = values
-        inside = keys >= width
-        of_file = keys % width + self._steps * width
-        keys = np.concatenate((keys[inside] - width, of_file))
-        columns = [np.concatenate((column[inside], column)) for column in steps]
-        columns.append(np.concatenate((enters[inside], begins)))
-        keys, number = np.unique(keys, return_inverse=True)
+        key = np.concatenate([np.zeros(0, np.int64), *self._keys])
+        time_ns, enters, begins = np.concatenate([np.zeros((3, 0)), *self._sums], axis=1)
+        count = len(self._holders)
+        flags = key // count % _ALL_FLAGS
+        key = key // count // _ALL_FLAGS * count + key % count
+        flagged = [time_ns * ((flags & bit) > 0) for bit in (_IN_CALL, _LATE_HOST, _HOST_WAITS)]
+        width = len(HELD_ROWS) * count
+        inside = key >= width
+        of_file = key % width + self._steps * width
+        columns = [np.append(column[inside], column) for column in (time_ns, *flagged)]
+        columns.append(np.append(enters[inside], begins))
+        keys, number = np.unique(np.append(key[inside] - width, of_file), return_inverse=True)
         sums = [np.bincount(number, column, len(keys)).astype(np.int64) for column in columns]
         return HeldTotals(
             window=keys // width,
-            row=keys % width // len(self._holders),
-            holder=keys % len(self._holders),
+            row=keys % width // count,
+            holder=keys % count,
             time_ns=sums[0],
             in_call_ns=sums[1],
             late_host_ns=sums[2],
@@ -329,10 +348,8 @@ class _Sums:
 
 
 def _numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys, ascending, and the number of each one among them."""
+    """Return keys, ascending, all the given ones among them, and the number of each given one."""
     low, wide = int(keys.min()), int(np.ptp(keys)) + 1
     if wide > _MOST_DENSE:
         return np.unique(keys, return_inverse=True)
-    seen = np.zeros(wide, np.bool_)
-    seen[keys - low] = True
-    return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[keys - low]
+    return np.arange(low, low + wide), keys - low

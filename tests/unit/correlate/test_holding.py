@@ -169,6 +169,8 @@ def test_without_stacks_holders_are_not_looked_for() -> None:
 def test_many_pieces_add_up_as_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums with any size of parts, and with keys that are looked up or sorted, are the same."""
     made = TraceBuilder()
+    for step in range(10):
+        made.span(f"ProfilerStep#{step}", 10_000 * step, 10_000)
     for at in range(100):
         made.span(f"aten::op{at % 7}", 1000 * at + 100, 700, kind=SpanKind.OP)
         launched(made, "gemm", 1000 * at + 500, 1000 * at + 600, 1000 * at + 900)
