@@ -57,20 +57,24 @@ def host_stacks(trace: Trace, launches: Int64s, step_marks: Bools) -> HostStacks
     """
     host = _Host(trace, launches, step_marks)
     names = Names(host.texts)
-    parts = [_block(host, names, *block) for block in _blocks(host)]
-    thread, at_ns, number, is_open = (np.concatenate(each) for each in zip(*parts, strict=True))
-    order = by_thread(thread)
-    order = order[_changes(thread[order], number[order], is_open[order])]
+    blocks = [_block(host, names, *block) for block in _blocks(host)]
+    pieces = [[column[:0] for column in blocks[0][1]]]  # a file may have no threads
+    pieces += [
+        [column[first[thread] : first[thread + 1]] for column in columns]
+        for thread in range(len(trace.threads))
+        for first, columns in blocks
+    ]
+    at_ns, holder, is_open = (np.concatenate(each) for each in zip(*pieces, strict=True))
     if not host.in_file:
-        number = np.full(len(number), NoHolder.NO_SPANS - len(NO_HOLDERS), np.int32)
+        holder = np.full(len(holder), NoHolder.NO_SPANS, np.int32)
     process = processes(trace.threads)
     of_launch = process[trace.calls.thread[launches]]
     by_process = np.argsort(of_launch, kind="stable")
     return HostStacks(
-        first=np.searchsorted(thread[order], np.arange(len(trace.threads) + 1)),
-        at_ns=at_ns[order],
-        holder=number[order] + np.int32(len(NO_HOLDERS)),
-        is_open=is_open[order],
+        first=np.sum([first for first, _ in blocks], axis=0),
+        at_ns=at_ns,
+        holder=holder,
+        is_open=is_open,
         process=process,
         first_launch=np.searchsorted(
             of_launch[by_process], np.arange(int(process.max(initial=-1)) + 2)
@@ -238,15 +242,19 @@ def _opened_after(
 
 def _block(
     host: _Host, names: Names, things: Things, from_ns: int, to_ns: int
-) -> tuple[Int32s, Int64s, Int32s, Bools]:
-    """Return the edges of a block of time: thread, when, holder's number, whether anything is open.
+) -> tuple[Int64s, tuple[Int64s, Int32s, Bools]]:
+    """Return the edges of a block of time at which the holder changes, by thread and time.
 
-    (n,) each, sorted by thread and time.
+    Where those of each thread begin, (threads + 1,); then when they are, the holder from then on,
+    and whether anything is open, (n,) each.
     """
     walked = walk_natively(things, host.threads, from_ns, to_ns)
     moments, inner, stacks = walked or walk(things, host.threads, from_ns, to_ns)
     number = holder_numbers(things, names, stacks, inner, moments)
-    return moments.thread, moments.at_ns, number, inner >= 0
+    rows = _changes(moments.thread, number, inner >= 0)
+    first = np.searchsorted(moments.thread[rows], np.arange(host.threads + 1))
+    number += np.int32(len(NO_HOLDERS))
+    return first, (moments.at_ns[rows], number[rows], inner[rows] >= 0)
 
 
 _Walked: TypeAlias = tuple[Moments, Ints, Stacks]
