@@ -146,13 +146,22 @@ def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
     alone = np.searchsorted(flows.flow[starts], number, "right") - first == 1
     alone &= number >= 0
     ends, starts = ends[alone], starts[first[alone]]
-    operators = np.flatnonzero(spans.kind == SpanKind.OP)
     there = Moments(thread=flows.thread[ends], at_ns=flows.t_ns[ends])
-    row = Nesting(spans, operators).starting(there)
+    begun = (spans.kind == SpanKind.OP) & _starting(spans.start_ns, there.at_ns)
+    row = Nesting(spans, np.flatnonzero(begun)).starting(there)
     known = np.flatnonzero(row >= 0)
     row, which = np.unique(row[known], return_index=True)
     origin = starts[known[which]]
     return row, Moments(thread=flows.thread[origin], at_ns=flows.t_ns[origin])
+
+
+def _starting(start_ns: Int64s, at_ns: Int64s) -> Bools:
+    """Return which of the starts, (n,) int64, rising, are any of some instants."""
+    size = len(start_ns) + 1
+    first = np.bincount(np.searchsorted(start_ns, at_ns, "left"), minlength=size)
+    after = np.bincount(np.searchsorted(start_ns, at_ns, "right"), minlength=size)
+    found: Bools = np.cumsum(first - after)[:-1] > 0
+    return found
 
 
 def _by_sequence(spans: HostSpans) -> tuple[Int64s, Moments]:
