@@ -149,6 +149,7 @@ def report_options(
     last: int | None = None,
     merge: bool = False,
     step_marker: str | None = None,
+    hashes: bool = True,
 ) -> "ReportOptions":
     """Return the options of a report: the configuration's, overridden by the command line.
 
@@ -168,7 +169,7 @@ def report_options(
     if device_map is not None:
         join = replace(join, device_map=device_map_of(device_map, "--device-map"))
     selection = StepSelection(step=step, last=last)
-    return replace(options, join=join, selection=selection, merge=merge)
+    return replace(options, join=join, selection=selection, merge=merge, hashes=hashes)
 
 
 def chosen_form(form: Format | None, output: Path | None) -> Format:

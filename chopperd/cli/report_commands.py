@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from chopperd.model.report import Breakdown, ReportDocument
     from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
+
+_WITHOUT_HASHES: Final = ("text", "markdown")
 
 
 # Options after CMD belong to CMD.
@@ -201,6 +203,7 @@ def report(
             last=last,
             merge=merge,
             step_marker=step_marker,
+            hashes=in_form not in _WITHOUT_HASHES,
         )
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
         document = _document(traces, clocks, how, ranks)

@@ -65,6 +65,7 @@ class ReportOptions:
     class_rules: tuple[ClassRule, ...] = ()  # the site's kernel classes, before the built-in table
     names: Names = "full"  # how kernel names are shown
     merge: bool = False  # whether files may be of several jobs or runs
+    hashes: bool = True  # whether the file's hash is shown; those of several are compared too
     # A trace with more step rows (steps times devices) is refused before it is joined.
     most_rows: int | None = None
 
@@ -265,12 +266,12 @@ def _report_each(
     reports: list[FileReport] = []
     failures: list[TraceFormatError] = []
     notes: list[Note] = []
+    several = len(paths) > 1
+    options = replace(options, hashes=options.hashes or several)
     for path in paths:
         try:
-            several, origin = len(paths) > 1, each_from.get(path)
-            one = report_file(
-                path, samples, options, progress, one_of_several=several, origin=origin
-            )
+            arguments = path, samples, options, progress
+            one = report_file(*arguments, one_of_several=several, origin=each_from.get(path))
         except TraceFormatError as error:
             failures.append(error)
             notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
@@ -366,7 +367,9 @@ def join_input(
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
     """Read a trace, and set the name, job and rank that its origin gives."""
-    trace = read_trace(path, limits=options.limits, progress=progress, name=origin.name)
+    trace = read_trace(
+        path, limits=options.limits, progress=progress, name=origin.name, hashed=options.hashes
+    )
     meta = trace.meta
     if origin.job is not None:
         meta = replace(meta, job=origin.job)

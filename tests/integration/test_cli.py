@@ -140,6 +140,7 @@ def test_a_device_map_reaches_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
         "step_marker": None,
         "last": 3,
         "merge": False,
+        "hashes": False,
     }
 
 

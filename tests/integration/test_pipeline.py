@@ -93,10 +93,13 @@ def test_where_no_trace_can_be_read_the_first_reason_is_raised(tmp_path: Path) -
         )
 
 
-def test_the_same_bytes_twice_count_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hashes", [True, False])
+def test_the_same_bytes_twice_count_once(tmp_path: Path, hashes: bool) -> None:
+    """Their hashes are compared even if none is shown."""
     first = written(tmp_path / "a.json", kineto(rank=0))
     again = written(tmp_path / "b.json", kineto(rank=0))
-    document = report_files([first, again], samples=None, options=ReportOptions())
+    document = report_files([first, again], samples=None, options=ReportOptions(hashes=hashes))
+    assert document.traces[0].sha256
     assert len(document.traces) == len(document.totals) == 1
     assert [note.text for note in document.notes if note.code == "trace_repeated"] == [
         f"{again} has the same bytes as {first}: counted once"

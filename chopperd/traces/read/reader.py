@@ -49,18 +49,20 @@ def read_trace(
     progress: Progress | None = None,
     name: str | None = None,
     native: bool = True,
+    hashed: bool = True,
 ) -> Trace:
     """Read the trace in a file, of any layout, gzip or plain; damage is counted.
 
     `progress`: called with (stored bytes read, size of the file). `name`: the file's original name,
     which may contain its rank; None if it is the current one. `native`: whether the C scanner may
-    be used; without it only undamaged files are read, with the same result.
+    be used; without it only undamaged files are read, with the same result. `hashed`: whether the
+    file is hashed; else its hash is "".
 
     Raises: TraceFormatError: Not a trace: unreadable, empty, too large, or something else; or
     damaged, without the scanner.
     """
     called = path if name is None else Path(name)
-    with TraceSource(path, limits, progress, name=str(called)) as source:
+    with TraceSource(path, limits, progress, name=str(called), hashed=hashed) as source:
         scans_file = native and source.is_plain
         document = _Document(source, limits, called, native=native)
         try:

@@ -53,6 +53,7 @@ class TraceSource:
     `truncated`: whether a compressed stream is incomplete; known when `chunks` has ended.
     `expanded_bytes`, `stored_bytes`: how much text was returned, and how much of the file read.
     `progress`: called with (stored bytes read, size of the file). `name`: its name in errors.
+    `hashed`: whether its hash will be asked for; in a large file it costs a fifth of the reading.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class TraceSource:
         progress: Progress | None = None,
         *,
         name: str | None = None,
+        hashed: bool = True,
     ) -> None:
         self.truncated = False
         self.expanded_bytes = 0
@@ -70,7 +72,7 @@ class TraceSource:
         self._limits = limits
         self._progress = progress
         self._view = memoryview(bytearray(min(limits.block_bytes, _VIEW_BYTES)))
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.sha256() if hashed else None
         self._hash_bytes = 0
         with self._readable():
             # Without waiting for a pipe's writer: only regular files are read.
@@ -115,8 +117,8 @@ class TraceSource:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the bytes read so far, as stored, in hex."""
-        return self._hash.hexdigest()
+        """SHA-256 of the bytes read so far, as stored, in hex; "" where they are not hashed."""
+        return self._hash.hexdigest() if self._hash else ""
 
     @property
     def is_plain(self) -> bool:
@@ -131,7 +133,7 @@ class TraceSource:
         os.lseek(self.file, position, os.SEEK_SET)
         self.stored_bytes = self.expanded_bytes = position
         with self._readable():
-            while self._hash_bytes < position:
+            while self._hash and self._hash_bytes < position:
                 begin = self._hash_bytes
                 count = os.preadv(self.file, [self._view[: position - begin]], begin)
                 if not count:
@@ -192,7 +194,8 @@ class TraceSource:
 
     def _hash_next(self, begin: int, data: memoryview) -> None:
         """Hash the bytes of `data`, which is at offset `begin`, that were not hashed before."""
-        self._hash.update(data[max(self._hash_bytes - begin, 0) :])
+        if self._hash:
+            self._hash.update(data[max(self._hash_bytes - begin, 0) :])
         self._hash_bytes = max(self._hash_bytes, begin + len(data))
 
     def _expanded(self, stored: Iterator[Buffer]) -> Iterator[bytes]:

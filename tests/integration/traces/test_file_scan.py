@@ -68,6 +68,8 @@ def test_a_file_is_read_as_its_text_is(
     assert found.damage == expected.damage
     same_file = replace(found.meta, path=expected.meta.path, sha256=expected.meta.sha256)
     assert same_file == expected.meta
+    for file, meta in ((path, found.meta), (packed, expected.meta)):
+        assert read_trace(file, hashed=False).meta == replace(meta, sha256="")
     if change is not with_damage and not end:
         decoded = read_trace(path, native=False)
         assert_same_columns(found, decoded)
