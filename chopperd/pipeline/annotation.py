@@ -9,6 +9,7 @@ from typing import BinaryIO, Final, Protocol, cast
 from isal import isal_zlib
 
 from chopperd.errors import ConfigError, TimebaseError, TraceError, TraceFormatError
+from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.pipeline.reports import JoinInput, Progress, ReportOptions, Samples, join_input
 from chopperd.report.build.clocked_device import ClockedDevice, clocked_device
@@ -127,7 +128,7 @@ def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
     Raises an error where the trace can't be annotated, or no device has a track.
     """
     trace, timeline = found.trace, found.timeline
-    _check_trace(trace)
+    _check_trace(trace, timeline)
     samples = found.samples
     if samples is None:
         raise ConfigError(
@@ -153,13 +154,13 @@ def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
     )
 
 
-def _check_trace(trace: Trace) -> None:
+def _check_trace(trace: Trace, timeline: Timeline) -> None:
     path = trace.meta.path
     if trace.meta.event_counts.get(CATEGORY):
         raise TraceError(f"{path} is annotated already; annotate the original", path=path)
     if trace.damage.still_written:
         raise TraceError(f"{path} is still being written; wait until it is finished", path=path)
-    if not len(trace.records):
+    if not timeline.devices:
         raise TraceError(
             f"{path} has no device records, so no GPU to show counters of; trace with CUDA or HIP"
             " activities",

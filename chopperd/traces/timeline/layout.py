@@ -2,26 +2,18 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.timebase import clock_drift
-from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Ints
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Ints, rows_of
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Marker, Step, StepSource, Timeline
-from chopperd.model.trace import (
-    Collective,
-    DeviceRecords,
-    HostSpans,
-    PythonFrames,
-    RecordKind,
-    SpanKind,
-    Trace,
-)
+from chopperd.model.trace import Collective, RecordKind, SpanKind, Trace
 from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_classes
 from chopperd.traces.kernels.names import bounded, family, framework, names_matching, used_names
 from chopperd.traces.timeline.annotations import annotations, marked_in_graphs, phases_in_graphs
@@ -62,8 +54,6 @@ class LayoutOptions:
 
 Columns: TypeAlias = Mapping[str, Ints | Float64s]
 """Columns of `DeviceTimeline` by name, of the records of all devices."""
-
-_Table = TypeVar("_Table", DeviceRecords, HostSpans, PythonFrames)
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -147,14 +137,10 @@ def without_laid_out(trace: Trace) -> Trace:
     none = np.zeros(0, np.int64)
     return replace(
         trace,
-        spans=_rows(trace.spans, annotations),
-        records=_rows(trace.records, none),
-        frames=_rows(trace.frames, none),
+        spans=rows_of(trace.spans, annotations),
+        records=rows_of(trace.records, none),
+        frames=rows_of(trace.frames, none),
     )
-
-
-def _rows(table: _Table, rows: Int64s) -> _Table:
-    return replace(table, **{each.name: getattr(table, each.name)[rows] for each in fields(table)})
 
 
 def _call_columns(trace: Trace, links: Links) -> dict[str, Ints | Float64s]:
