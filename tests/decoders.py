@@ -17,7 +17,7 @@ from chopperd.traces.read.rows import TraceRows
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Any surrogate: few texts have one, and those are left out as a whole."""
 
-TABLES = ("records", "calls", "spans", "device_spans", "flows", "frames")
+TABLES = ("records", "calls", "spans", "device_spans", "flows", "frames", "memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s
+from chopperd.model.memory import MemoryRows
 from chopperd.model.trace import (
     Collective,
     Damage,
@@ -42,6 +43,7 @@ class TraceBuilder:
     collectives: dict[Collective, int] = field(default_factory=dict)
     shapes: dict[Shapes, int] = field(default_factory=dict)
     marks: dict[GraphMark, int] = field(default_factory=dict)
+    memory: list[tuple[int, ...]] = field(default_factory=list)
 
     def record(
         self,
@@ -123,6 +125,20 @@ class TraceBuilder:
         number = self.functions.setdefault(name, len(self.functions))
         self.frames.append((start_ns, start_ns + duration_ns, self._thread(thread), number))
 
+    def allocate(
+        self,
+        at_ns: int,
+        size: int,
+        *,
+        address: int = -1,
+        totals: tuple[int, int] = (-1, -1),
+        device: int = 0,
+        thread: Thread = MAIN,
+        is_oom: bool = False,
+    ) -> None:
+        """A row of a GPU's memory: an allocation, or below 0 a free; totals after it."""
+        self.memory.append((at_ns, self._thread(thread), device, size, address, *totals, is_oom))
+
     def arrow(self, flow: int, start_ns: int, end_ns: int, to: Thread, of: Thread = MAIN) -> None:
         """A `fwdbwd` arrow from an operator that starts at `start_ns` to one at `end_ns`."""
         self.flows.append((start_ns, 0, flow, self._thread(of)))
@@ -146,6 +162,7 @@ class TraceBuilder:
             flows=self._flows(),
             frames=self._frames(),
             functions=tuple(self.functions),
+            memory=self._memory(),
             collectives=tuple(self.collectives),
             shapes=tuple(self.shapes),
             marks=tuple(self.marks),
@@ -202,6 +219,19 @@ class TraceBuilder:
         table = _columns(sorted(self.frames, key=lambda row: (row[0], -row[1])), 4)
         return PythonFrames(
             start_ns=table[0], end_ns=table[1], thread=_int32(table[2]), function=_int32(table[3])
+        )
+
+    def _memory(self) -> MemoryRows:
+        table = _columns(sorted(self.memory, key=lambda row: row[0]), 8)
+        return MemoryRows(
+            at_ns=table[0],
+            thread=_int32(table[1]),
+            device=_int32(table[2]),
+            bytes=table[3],
+            address=table[4],
+            allocated_bytes=table[5],
+            reserved_bytes=table[6],
+            is_oom=table[7].astype(np.bool_),
         )
 
     def _flows(self) -> FlowEnds:

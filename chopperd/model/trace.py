@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s, Timed
+from chopperd.model.memory import MemoryRows
 from chopperd.model.run import ProcessGroup
 
 MOST_DETAILS: Final = 1 << 16
@@ -282,6 +283,7 @@ class Trace:
     flows: FlowEnds
     frames: PythonFrames
     functions: tuple[str, ...]  # names of Python functions, that frames index
+    memory: MemoryRows  # changes of devices' memory; empty without profile_memory=True
     collectives: tuple[Collective, ...]  # what `collective` columns index
     shapes: tuple[Shapes, ...]  # what `shapes` columns index
     marks: tuple[GraphMark, ...]  # what `mark` columns index

@@ -9,7 +9,7 @@ import numpy as np
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
 
-_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows", "frames")
+_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows", "frames", "memory")
 _VALUES: Final = (
     "names",
     "functions",

@@ -50,7 +50,7 @@ _MAX_RATIO: Final = 3.0
 _FLOOR_S: Final = 0.010
 """What single readings may cost more than others: caches, collection of garbage."""
 _TIMED_AGAIN: Final = 5
-_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows")
+_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows", "memory")
 #: Tables of which rows are left out without a word: of other threads, or already known.
 _SILENT: Final = ("frames", "comms")
 

@@ -34,6 +34,10 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "flows": ("flow", "is_end", "t_ns", "thread"),
     "frames": (*_TIMES, "function", "thread"),
     "comms": ("external_id", "seq", "comms_id"),
+    "memory": (
+        *("at_ns", "bytes", "address", "allocated_bytes", "reserved_bytes", "device", "is_oom"),
+        "thread",
+    ),
 }
 
 

@@ -123,6 +123,25 @@ def steps(at: Decimal) -> tuple[Event, ...]:
     )
 
 
+def memory(at: Decimal) -> tuple[Event, ...]:
+    """A block of a GPU's memory and its free by autograd's thread, one of the host's, a refusal."""
+    place = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "pid": 4242, "tid": 4243}
+    totals = {"Total Allocated": 4096, "Total Reserved": 2097152}
+    block = {"Bytes": 4096, "Addr": 139926520725504, "Device Id": 1, "Device Type": 1, **totals}
+    free = {**block, "Bytes": -4096, "Total Allocated": 0, "Device Type": 6}
+    host = {**block, "Device Id": -1, "Device Type": 0, "Total Reserved": 0}
+    refused = {"Bytes": 2**40, "Device Id": 1, "Device Type": 1}
+    return (
+        {**place, "name": "[memory]", "ts": at + 30, "args": block},
+        {**place, "name": "[memory]", "ts": at + 30, "args": block},
+        {**place, "name": "[memory]", "ts": at + 30, "tid": 9, "args": free},
+        {**place, "name": "[memory]", "ts": at + 2, "args": host},
+        {**place, "name": "[OutOfMemory]", "ts": at + 99, "args": refused},
+        {"ph": "i", "name": "[memory]", "pid": 4242, "tid": "4243", "ts": at + 31}
+        | {"args": {"Bytes": 512, "Device Id": 0, "Device Type": 1}},
+    )
+
+
 def metadata(at: Decimal) -> tuple[Event, ...]:
     """What is only counted."""
     memory = {"Bytes": -512, "Addr": 140000, "Device Id": 0}
@@ -204,5 +223,5 @@ def embedded(at: Decimal) -> tuple[Event, ...]:
 
 SCENES: Final[tuple[Scene, ...]] = (
     *(product, convolution, collective, copies, graph, backward, steps, metadata, of_2021, rocm),
-    *(stack, odd, embedded),
+    *(stack, odd, embedded, memory),
 )

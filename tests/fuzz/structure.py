@@ -16,7 +16,8 @@ _ARGS: Final = (
     *("device", "stream", "correlation", "External id", "external id", "bytes", "size"),
     *("Sequence number", "Fwd thread id", "hsa_queue", "Collective name", "Group size", "dtype"),
     *("In msg nelems", "Process Group Name", "Process Group Ranks", "Input Dims", "Input type"),
-    *("Concrete Inputs", "Process Group Description", "Out msg nelems"),
+    *("Concrete Inputs", "Process Group Description", "Out msg nelems", "Device Type"),
+    *("Device Id", "Bytes", "Addr", "Total Allocated", "Total Reserved"),
 )
 _IDS: Final = ("correlation", "External id", "stream", "device", "Sequence number")
 _TIMES: Final = ("ts", "dur")

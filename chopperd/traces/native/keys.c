@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(ARG_KEYS <= 32, "args_found has a bit for each");
+
 #define IS(word) (memcmp(text, word, sizeof(word) - 1) == 0)
 
 static int event_key(const char *text, int64_t size)
@@ -28,15 +30,19 @@ static int arg_key(const char *text, int64_t size)
     case 3:
         return IS("Seq") ? SEQ : -1;
     case 4:
-        return IS("size") ? SIZE : IS("name") ? MARK_NAME : -1;
+        return IS("size") ? SIZE : IS("name") ? MARK_NAME : IS("Addr") ? ADDRESS : -1;
     case 5:
-        return IS("bytes") ? BYTES : IS("dtype") ? DTYPE : IS("phase") ? MARK_PHASE : -1;
+        return IS("bytes")   ? BYTES
+               : IS("dtype") ? DTYPE
+               : IS("phase") ? MARK_PHASE
+               : IS("Bytes") ? ALLOCATED_BYTES
+                             : -1;
     case 6:
         return IS("device") ? DEVICE : IS("stream") ? STREAM : -1;
     case 8:
         return IS("Comms Id") ? COMMS_ID : -1;
     case 9:
-        return IS("hsa_queue") ? HSA_QUEUE : -1;
+        return IS("hsa_queue") ? HSA_QUEUE : IS("Device Id") ? DEVICE_ID : -1;
     case 10:
         return IS("Input Dims")   ? DIMS
                : IS("Input type") ? TYPES
@@ -47,15 +53,17 @@ static int arg_key(const char *text, int64_t size)
         return IS("External id")   ? EXTERNAL_ID
                : IS("correlation") ? CORRELATION
                : IS("external id") ? EXTERNAL_ID_OF_2021
+               : IS("Device Type") ? DEVICE_TYPE
                                    : -1;
     case 13:
         return IS("Fwd thread id") ? FORWARD_THREAD : IS("In msg nelems") ? IN_ELEMENTS : -1;
     case 14:
-        return IS("Out msg nelems") ? OUT_ELEMENTS : -1;
+        return IS("Out msg nelems") ? OUT_ELEMENTS : IS("Total Reserved") ? TOTAL_RESERVED : -1;
     case 15:
         return IS("Sequence number")   ? SEQUENCE
                : IS("Concrete Inputs") ? VALUES
                : IS("Collective name") ? COLLECTIVE
+               : IS("Total Allocated") ? TOTAL_ALLOCATED
                                        : -1;
     case 18:
         return IS("Process Group Name") ? GROUP : -1;

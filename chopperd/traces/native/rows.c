@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef enum {
-    COUNTED, KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, PYTHON, DEVICE_SPAN, FLOW
+    COUNTED, KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, PYTHON, DEVICE_SPAN, FLOW, INSTANT
 } category_t;
 
 /* `SpanKind` of model/trace.py. */
@@ -38,6 +38,8 @@ static const struct {
     {"python_function", PYTHON},
     {"gpu_user_annotation", DEVICE_SPAN},
     {"fwdbwd", FLOW},
+    {"cpu_instant_event", INSTANT},
+    {"", INSTANT}, /* 2021 */
 };
 
 static void *next_row(scan_t *scan, int which)
@@ -261,6 +263,41 @@ static void take_flow(scan_t *scan, const event_t *event, char ph)
     row->is_end = ph == 'f';
 }
 
+/* A row of a device's memory; those of the host's, of device type 0, are only counted. */
+static void take_memory(scan_t *scan, const event_t *event)
+{
+    static const char memory[] = "[memory]", oom[] = "[OutOfMemory]";
+    const token_t *args = event->args, *name = &event->keys[NAME];
+    char plain[sizeof(oom)];
+    int64_t size = name->kind == '"' ? plain_text(plain, sizeof(plain), name) : 0;
+    bool is_oom = size == sizeof(oom) - 1 && memcmp(plain, oom, sizeof(oom) - 1) == 0;
+    if (!is_oom && !(size == sizeof(memory) - 1 && memcmp(plain, memory, sizeof(memory) - 1) == 0))
+        return;
+    const token_t *size_given = &args[ALLOCATED_BYTES];
+    int64_t at_ns = ns_from_us(&event->keys[TS]);
+    int64_t bytes = is_scalar(size_given) ? integer_from(size_given) : ABSENT;
+    int64_t type = natural(&args[DEVICE_TYPE]), device = natural(&args[DEVICE_ID]);
+    memory_row_t *row;
+    if (type == 0)
+        return;
+    if (at_ns == NO_TIME || type < 0 || device < 0 || device > INT32_MAX ||
+        (bytes == ABSENT && !is_oom)) {
+        scan->undecodable_rows++;
+        return;
+    }
+    int32_t thread = thread_number(scan, event);
+    if ((row = next_row(scan, MEMORY)) == NULL)
+        return;
+    row->at_ns = at_ns;
+    row->bytes = bytes;
+    row->address = natural(&args[ADDRESS]);
+    row->allocated_bytes = natural(&args[TOTAL_ALLOCATED]);
+    row->reserved_bytes = natural(&args[TOTAL_RESERVED]);
+    row->thread = thread;
+    row->device = (int32_t)device;
+    row->is_oom = is_oom;
+}
+
 static void take_complete(scan_t *scan, const event_t *event, category_t category)
 {
     int32_t name;
@@ -341,4 +378,6 @@ void take_event(scan_t *scan, const event_t *event)
         take_complete(scan, event, category);
     else if (category == FLOW && (phase == 's' || phase == 'f'))
         take_flow(scan, event, phase);
+    else if (category == INSTANT && phase == 'i')
+        take_memory(scan, event);
 }

@@ -19,7 +19,7 @@ int64_t scan_row_bytes(int64_t table)
 {
     static const size_t sizes[TABLES] = {
         sizeof(record_row_t), sizeof(call_row_t), sizeof(span_row_t), sizeof(device_span_row_t),
-        sizeof(flow_row_t), sizeof(frame_row_t), sizeof(comms_row_t),
+        sizeof(flow_row_t), sizeof(frame_row_t), sizeof(comms_row_t), sizeof(memory_row_t),
     };
     return table >= 0 && table < TABLES ? (int64_t)sizes[table] : 0;
 }

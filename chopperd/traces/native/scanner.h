@@ -92,7 +92,7 @@ typedef enum {
     DEVICE, STREAM, CORRELATION, EXTERNAL_ID, EXTERNAL_ID_OF_2021, SEQUENCE, FORWARD_THREAD, BYTES,
     SIZE, HSA_QUEUE, SEQ, COMMS_ID, COLLECTIVE, DTYPE, IN_ELEMENTS, OUT_ELEMENTS, GROUP,
     GROUP_DESCRIPTION, GROUP_SIZE, RANKS, DIMS, TYPES, VALUES, MARK_MODULE, MARK_NAME, MARK_PHASE,
-    ARG_KEYS
+    DEVICE_TYPE, DEVICE_ID, ALLOCATED_BYTES, ADDRESS, TOTAL_ALLOCATED, TOTAL_RESERVED, ARG_KEYS
 } arg_key_t;
 
 /* Of an absent key only `kind` is set. Bits of `keys_found` and `args_found`: those that are there.
@@ -154,13 +154,19 @@ typedef struct {
     int64_t external_id, seq, comms_id;
 } comms_row_t;
 
+/* A change of a device's memory, or a request that failed. */
+typedef struct {
+    int64_t at_ns, bytes, address, allocated_bytes, reserved_bytes;
+    int32_t thread, device, is_oom, unused;
+} memory_row_t;
+
 /* Rows of one size, in file order. */
 typedef struct {
     char *rows;
     int64_t count, room, row_bytes;
 } table_t;
 
-enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, FRAMES, COMMS, TABLES };
+enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, FRAMES, COMMS, MEMORY, TABLES };
 enum { NAMES, THREADS, COLLECTIVES, SHAPES, PLACES, MARKS, FUNCTIONS, CATEGORIES, TEXTS };
 
 /* What scans gave since it was emptied, and where the last one stopped. Python reads it by its layout: library.py. */

@@ -65,10 +65,13 @@ TABLES: Final[Mapping[str, RowType]] = {
     "flows": _row("flow t_ns", "thread is_end"),
     "frames": _row("start_ns end_ns", "thread function"),
     "comms": _row("external_id seq comms_id", ""),
+    "memory": _row(
+        "at_ns bytes address allocated_bytes reserved_bytes", "thread device is_oom unused"
+    ),
 }
 """Row layouts in the scanner's order (scanner.h)."""
 _UNUSED: Final = "unused"
-_SMALL: Final = frozenset({"kind", "is_end"})
+_SMALL: Final = frozenset({"kind", "is_end", "is_oom"})
 COLUMN_TYPES: Final[Mapping[str, type[np.signedinteger]]] = {
     name: np.int8 if name in _SMALL else np.int64 if row[name].itemsize > 4 else np.int32
     for row in TABLES.values()

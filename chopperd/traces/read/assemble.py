@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Bools, Int32s, Int64s, Ints, rows_of
+from chopperd.model.memory import MemoryRows
 from chopperd.model.trace import (
     Damage,
     DeviceRecords,
@@ -67,6 +68,7 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
     for table in tables:
         table.settle(within, offset_ns)
     names, threads = names_of(rows.names), threads_of(rows.threads)
+    memory, memory_outliers, memory_copies = _memory(rows.memory, within, offset_ns, threads.column)
     collectives, shapes = collectives_of(rows.collectives), shapes_of(rows.shapes)
     marks = marks_of(rows.marks)
     numbers = {
@@ -98,17 +100,20 @@ def assemble(rows: TraceRows, meta: TraceMeta) -> Trace:
         flows=flows,
         frames=frames,
         functions=functions,
+        memory=memory,
         collectives=collectives.values,
         shapes=shapes.values,
         marks=marks.values,
         span_ns=_span_ns([records, *tables[1:]]),
         damage=Damage(
-            undecodable_events=sum(doubtful[1:]) + sum(outliers[1:]),
+            undecodable_events=sum(doubtful[1:]) + sum(outliers[1:]) + memory_outliers,
             invalid_records=doubtful[0] + outliers[0],
             zeroed_records=doubtful[0],
             outlying_records=outliers[0],
             duplicate_records=record_copies,
-            duplicate_rows=call_copies + span_copies + device_copies + flow_copies,
+            duplicate_rows=sum(
+                (call_copies, span_copies, device_copies, flow_copies, memory_copies)
+            ),
             overrun_records=overrun_count(records),
             cut_records=cut_count,
             rows_without_detail=without_detail,
@@ -264,6 +269,41 @@ def _frames(
     used, function = np.unique(frames.function, return_inverse=True)
     named = tuple(functions.values[number] for number in used.tolist())
     return replace(frames, function=function.astype(np.int32)), named
+
+
+def _memory(
+    parts: ColumnParts,
+    within: Stretch | None,
+    offset_ns: int,
+    thread_numbers: Callable[[Int32s], Int32s],
+) -> tuple[MemoryRows, int, int]:
+    """Return the rows of memory, and how many are left out: that can't be right, and copies.
+
+    A row equal to the one before it is a copy if it has a total, which each row changes.
+    """
+    at_ns, size = parts.take("at_ns", np.int64), parts.take("bytes", np.int64)
+    keep = (size <= _MOST_BYTES) & (size >= -_MOST_BYTES)
+    if within is not None:
+        keep &= inside(at_ns, at_ns, within)
+    order = np.flatnonzero(keep)
+    order = order[np.argsort(at_ns[order], kind="stable")]
+    columns: dict[str, Ints] = {"at_ns": at_ns[order], "bytes": size[order]}
+    del at_ns, size
+    for name in [field.name for field in fields(MemoryRows) if field.name not in columns]:
+        columns[name] = parts.take(name, COLUMN_TYPES[name])[order]
+        if name.endswith("_bytes"):
+            columns[name][columns[name] > _MOST_BYTES] = ABSENT
+    tied = np.flatnonzero(columns["at_ns"][1:] == columns["at_ns"][:-1])
+    tied = tied[columns["allocated_bytes"][tied] >= 0]
+    for column in columns.values():
+        tied = tied[column[tied] == column[tied + 1]]
+    if len(tied):
+        columns = {name: np.delete(column, tied + 1) for name, column in columns.items()}
+    columns["at_ns"] += offset_ns
+    columns["thread"] = thread_numbers(columns["thread"])
+    build: Callable[..., MemoryRows] = MemoryRows
+    memory = build(**{**columns, "is_oom": columns["is_oom"].astype(np.bool_)})
+    return memory, len(keep) - len(order), len(tied)
 
 
 def _with_comms(records: DeviceRecords, comms: ColumnParts) -> DeviceRecords:

@@ -58,7 +58,11 @@ _CALLS: Final = (
 _DEVICE_SPANS: Final = ("gpu_user_annotation",)
 _PYTHON: Final = "python_function"
 _FLOWS: Final = "fwdbwd"
+_INSTANTS: Final = ("cpu_instant_event", "")
 """Categories that become rows. Capitalised ones are of 2021; HIP calls are cuda_runtime too."""
+_OUT_OF_MEMORY: Final = "[OutOfMemory]"
+_MEMORY: Final = ("[memory]", _OUT_OF_MEMORY)
+"""Names of instant events of allocations, which had no category in 2021."""
 
 
 class EventRows:
@@ -71,10 +75,15 @@ class EventRows:
         """Add elements of the event array; return how many are no events."""
         undecodable = 0
         by_category: defaultdict[str, list[Event]] = defaultdict(list)
+        memory: list[Event] = []
         for element in elements:
             if isinstance(element, dict) and isinstance(element.get("ph"), str):
                 category = element.get("cat")
-                by_category[category if isinstance(category, str) else ""].append(element)
+                category = category if isinstance(category, str) else ""
+                by_category[category].append(element)
+                is_instant = element["ph"] == "i" and category in _INSTANTS
+                if is_instant and element.get("name") in _MEMORY:
+                    memory.append(element)
             else:
                 undecodable += 1
         for category, events in by_category.items():
@@ -84,6 +93,8 @@ class EventRows:
                 take(rows, _times_ns(rows, "ts"), _times_ns(rows, "dur"))
             if category == _FLOWS:
                 self._take_flows([event for event in events if event["ph"] in ("s", "f")])
+        if memory:
+            self._take_memory(memory)
         return undecodable
 
     def _taker(self, category: str) -> Taker | None:
@@ -196,6 +207,31 @@ class EventRows:
             is_end=np.array([flow["ph"] == "f" for flow in flows], np.int8),
             thread=self._threads(flows),
             t_ns=t_ns,
+        )
+
+    def _take_memory(self, rows: Sequence[Event]) -> None:
+        """Add rows of a device's memory; those of the host's, of device type 0, are left out."""
+        types = _not_negative(_fields(_args(rows), "Device Type"))
+        rows = [row for row, of_device in zip(rows, types != 0, strict=True) if of_device]
+        args, at_ns = _args(rows), _times_ns(rows, "ts")
+        is_oom = np.array([row["name"] == _OUT_OF_MEMORY for row in rows], np.bool_)
+        size, device = integers(_fields(args, "Bytes")), _not_negative(_fields(args, "Device Id"))
+        keep: Bools = (at_ns != NO_TIME) & (types[types != 0] > 0) & ((size != ABSENT) | is_oom)
+        keep &= (device >= 0) & (device <= _INT32.max)
+        self._rows.undecodable += _unset(keep)
+        rows = [row for row, kept in zip(rows, keep, strict=True) if kept]
+        thread = np.full(len(keep), ABSENT, np.int32)
+        thread[keep] = self._threads(rows)
+        self._rows.memory.append(
+            keep,
+            at_ns=at_ns,
+            bytes=size,
+            address=_not_negative(_fields(args, "Addr")),
+            allocated_bytes=_not_negative(_fields(args, "Total Allocated")),
+            reserved_bytes=_not_negative(_fields(args, "Total Reserved")),
+            thread=thread,
+            device=device.astype(np.int32),
+            is_oom=is_oom.astype(np.int8),
         )
 
     def _take_device_spans(self, rows: Sequence[Event], start_ns: Int64s, dur_ns: Int64s) -> None:

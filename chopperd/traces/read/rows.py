@@ -50,7 +50,7 @@ class TraceRows:
     `has_queues`: whether a device record names its HSA queue. `records`, `calls`, `spans`,
     `device_spans`, `flows`, `frames`: the columns of each table, as in the model; of `frames` the
     longest `MOST_FRAMES`. `comms`: External id, Seq and Comms Id of operators that start a
-    collective.
+    collective. `memory`: rows of devices' memory, not of the host's.
     """
 
     def __init__(self) -> None:
@@ -72,6 +72,7 @@ class TraceRows:
         self.flows = ColumnParts()
         self.frames = LongestRows(MOST_FRAMES)
         self.comms = ColumnParts()
+        self.memory = ColumnParts()
 
 
 def annotation_names(names: Sequence[str]) -> Bools:
