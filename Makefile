@@ -158,6 +158,7 @@ bench: $(VENV)/.ready-native $(HTA_VENV)/.ready-$(HTA)
 fuzz: $(VENV)/.ready-native
 	test ! -d ../shared/traces || $(PY) -m tests.integration.reference_holders ../shared/traces
 	$(PY) -m tests.fuzz --count $(or $(FUZZ_COUNT),1000000) --seed $(or $(FUZZ_SEED),1)
+	$(PY) -m tests.fuzz.pickles --count $(or $(PICKLES_COUNT),10000) --seed $(or $(FUZZ_SEED),1)
 
 # Wheels with the C parts built, so that users need no compiler.
 wheels:

@@ -62,6 +62,14 @@ config_file = click.argument(
 samples = click.option(
     "--samples", type=PATH, help="Clock samples; default: those that the local agent recorded."
 )
+memory = click.option(
+    "--memory",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Snapshot of torch's memory (_dump_snapshot), one a trace: by rankN in its name, else in "
+    "order.",
+)
 step = click.option("--step", type=int, help="Only this step, on every device.")
 last = click.option("--last", type=click.IntRange(min=1), help="Only the last N steps.")
 job = click.option("--job", help="Only this job.")
@@ -150,6 +158,7 @@ def report_options(
     merge: bool = False,
     step_marker: str | None = None,
     hashes: bool = True,
+    memory: "Mapping[int | str, str] | None" = None,
 ) -> "ReportOptions":
     """Return the options of a report: the configuration's, overridden by the command line.
 
@@ -169,7 +178,14 @@ def report_options(
     if device_map is not None:
         join = replace(join, device_map=device_map_of(device_map, "--device-map"))
     selection = StepSelection(step=step, last=last)
-    return replace(options, join=join, selection=selection, merge=merge, hashes=hashes)
+    return replace(
+        options,
+        join=join,
+        selection=selection,
+        merge=merge,
+        hashes=hashes,
+        memory=memory or {},
+    )
 
 
 def chosen_form(form: Format | None, output: Path | None) -> Format:
@@ -211,6 +227,22 @@ def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int
     if problems:
         raise ConfigError(problems)
     return ranks
+
+
+def parsed_memory(files: Sequence[Path], traces: Sequence[Path]) -> dict[int | str, str]:
+    """Return snapshots of memory by rank, if several all have one in their name, else by trace.
+
+    Raises:
+        ConfigError: There are more of them than traces.
+    """
+    from chopperd.traces.read.meta import rank_of
+
+    ranks = [rank for file in files if (rank := rank_of({}, file.name)[0]) is not None]
+    if len(files) > len(traces):
+        raise ConfigError([f"--memory: {len(files)} files for {len(traces)} traces"])
+    if len(set(ranks)) == len(files) > 1:
+        return dict(zip(ranks, map(str, files), strict=True))
+    return dict(zip(map(str, traces), map(str, files), strict=False))
 
 
 def parsed_zone(name: str | None) -> tzinfo | None:

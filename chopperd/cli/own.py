@@ -77,6 +77,14 @@ def _probe_amd(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _snapshot(arguments: Sequence[str]) -> int:
+    """Unpickle a snapshot of memory from standard input; write its columns to standard output."""
+    from chopperd.traces.read.snapshot import main
+
+    _values(arguments, [])
+    return main()
+
+
 def _analysis(arguments: Sequence[str]) -> int:
     """Analyse traces for the parent until it ends or closes standard input."""
     from chopperd.pipeline.worker import one_thread_each
@@ -97,6 +105,7 @@ _PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "_probe": _probe,
     "_probe_amd": _probe_amd,
     "_sampler": _sampler,
+    "_snapshot": _snapshot,
     "_sweep": _sweep,
 }
 

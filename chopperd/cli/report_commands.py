@@ -10,7 +10,13 @@ import click
 
 from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
-from chopperd.cli.options import chosen_form, parsed_ranks, parsed_zone, report_options
+from chopperd.cli.options import (
+    chosen_form,
+    parsed_memory,
+    parsed_ranks,
+    parsed_zone,
+    report_options,
+)
 from chopperd.cli.output import (
     complain,
     print_report,
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
     from chopperd.pipeline.reports import ReportOptions, Samples
 
 _WITHOUT_HASHES: Final = ("text", "markdown")
+
+
+_OF_TRACES: Final = ("--memory", "--device-map", "--rank-of", "--merge")
 
 
 # Options after CMD belong to CMD.
@@ -147,6 +156,7 @@ def _print_sampled(
 )
 @options.traces
 @options.samples
+@options.memory
 @options.job
 @options.step
 @options.last
@@ -163,6 +173,7 @@ def _print_sampled(
 def report(
     traces: Sequence[Path],
     samples: Path | None,
+    memory: Sequence[Path],
     job: str | None,
     step: int | None,
     last: int | None,
@@ -184,6 +195,7 @@ def report(
     in_form = chosen_form(form, output)
     files_only: dict[str, object] = {
         "--samples": samples,
+        "--memory": memory or None,
         "--device-map": device_map,
         "--rank-of": rank_of or None,
         "--merge": merge or None,
@@ -204,12 +216,13 @@ def report(
             merge=merge,
             step_marker=step_marker,
             hashes=in_form not in _WITHOUT_HASHES,
+            memory=parsed_memory(memory, traces),
         )
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
         document = _document(traces, clocks, how, ranks)
     elif samples is not None:
         of_steps = {"--job": job, "--step": step, "--last": last, "--by": by}
-        of_traces = {name: files_only[name] for name in ("--device-map", "--rank-of", "--merge")}
+        of_traces = {name: files_only[name] for name in _OF_TRACES}
         _refuse({**of_steps, **of_traces}, "samples alone have no steps; give trace files")
         from chopperd.store.samples.files import read_samples
 

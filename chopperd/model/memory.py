@@ -7,7 +7,7 @@ Source: DESIGN.md section 2, "FSDP and memory"; facts about torch in c10's CUDAC
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 
@@ -40,6 +40,10 @@ class MemoryRows:
         return len(self.at_ns)
 
 
+#: Clocks of a snapshot and a trace that differ by more are spoken of.
+MOST_SHIFT_NS: Final = 1_000_000
+
+
 class SnapshotAction(IntEnum):
     """What an entry of a snapshot's `device_traces` is; the value is its code in a column."""
 
@@ -59,7 +63,7 @@ class MemorySnapshot:
     """One device's entries of a file of `torch.cuda.memory._dump_snapshot`, in the file's order."""
 
     device: int
-    at_ns: Int64s | None  # Unix time, of whole microseconds; None before torch 2.2
+    at_ns: Int64s | None  # of whole microseconds, Unix time; None before torch 2.2
     action: Int8s  # `SnapshotAction`
     address: Int64s  # -1 absent
     bytes: Int64s  # as asked for; of segments and of oom the real size
@@ -68,7 +72,9 @@ class MemorySnapshot:
     allocated_bytes: int
     expandable: bool | None  # whether segments are; None if not said
     skipped: int  # entries of unknown actions
-    is_cut: bool  # whether the ring buffer may have lost early entries
+    is_cut: bool  # whether blocks are older than the first entry, of which others may be lost
+    # Taken off its times to fit a trace's, by rows of equal addresses; None: not compared
+    shift_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

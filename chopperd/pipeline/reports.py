@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
+from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.correlate.identity.by_signal import Agreement
 from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
 from chopperd.model.captures import GpuDrop
 from chopperd.model.kinds import KernelClass
+from chopperd.model.memory import MOST_SHIFT_NS, MemorySnapshot
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.model.samples import GpuSamples, SampleSet
@@ -33,10 +35,12 @@ from chopperd.report.build.rows import rfc3339
 from chopperd.report.build.trace_report import HISTORY_NS, MARGIN_NS, TraceReport, report_trace
 from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
+from chopperd.traces.read.snapshot import aligned, read_snapshot
 from chopperd.traces.read.sniff import is_kineto
 from chopperd.traces.read.source import ReadLimits
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
 from chopperd.traces.timeline.layout import LayoutOptions, lay_out, without_laid_out
+from chopperd.units import NS_PER_MS
 
 if TYPE_CHECKING:
     # Its protocols name all that the agent knows; a report needs none of it.
@@ -66,6 +70,8 @@ class ReportOptions:
     names: Names = "full"  # how kernel names are shown
     merge: bool = False  # whether files may be of several jobs or runs
     hashes: bool = True  # whether the file's hash is shown; those of several are compared too
+    # Snapshots of torch's memory: the file of a trace's rank, or of its path
+    memory: Mapping[int | str, str] = field(default_factory=dict)
     # A trace with more step rows (steps times devices) is refused before it is joined.
     most_rows: int | None = None
 
@@ -117,6 +123,7 @@ class JoinInput:
     trace: Trace
     timeline: Timeline
     samples: SampleSet | None
+    memory: tuple[MemorySnapshot, ...] = ()  # by device, if a snapshot was given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +166,11 @@ def report_files(
     each_from = {path: Origin(rank=rank) for path, rank in (rank_of or {}).items()}
     reports, notes = _report_each(paths, samples, options, progress, each_from)
     _check_device_map([file.report for file in reports])
+    ranks = {file.report.trace.rank for file in reports}
+    if lost := [rank for rank in options.memory if isinstance(rank, int) and rank not in ranks]:
+        raise ConfigError(
+            [f"--memory: {options.memory[rank]}: no trace of rank {rank}" for rank in lost]
+        )
     for note in notes:
         logger.warning(note.text)
     if not options.merge and (why := unrelated([file.report for file in reports])):
@@ -350,6 +362,7 @@ def join_input(
 
     Raises:
         TraceFormatError: It can't be read.
+        TraceError: Its snapshot of memory can't be.
     """
     trace = _read(path, options, progress, origin or Origin())
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
@@ -361,8 +374,12 @@ def join_input(
     timeline = lay_out(trace, layout)
     if options.most_rows is not None:
         _check_rows(trace, timeline, options.most_rows)
-    used = without_laid_out(trace)
-    return JoinInput(trace=used, timeline=timeline, samples=_of_its_time(samples, trace))
+    return JoinInput(
+        trace=without_laid_out(trace),
+        timeline=timeline,
+        samples=_of_its_time(samples, trace),
+        memory=_snapshots(path, trace, options.memory),
+    )
 
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
@@ -376,6 +393,23 @@ def _read(path: Path, options: ReportOptions, progress: Progress | None, origin:
     if origin.rank is not None:
         meta = replace(meta, rank=origin.rank, rank_source="command line")
     return replace(trace, meta=meta)
+
+
+def _snapshots(
+    path: Path, trace: Trace, files: Mapping[int | str, str]
+) -> tuple[MemorySnapshot, ...]:
+    """Return the snapshot of each device of a trace, in its time; none where none was given."""
+    rank = trace.meta.rank
+    file = files.get(str(path)) or (None if rank is None else files.get(rank))
+    if file is None:
+        return ()
+    anchored = trace.meta.anchored
+    found = read_snapshot(Path(file), own_command("_snapshot"))
+    found = tuple(aligned(each, trace.memory, anchored=anchored) for each in found)
+    if far := [each for each in found if abs(each.shift_ns or 0) > MOST_SHIFT_NS]:
+        shifts = " and ".join(f"{(each.shift_ns or 0) / NS_PER_MS:.1f} ms" for each in far)
+        logger.warning("%s: its clock differs from the trace's by %s: taken off", file, shifts)
+    return found
 
 
 def _check_rows(trace: Trace, timeline: Timeline, most_rows: int) -> None:

@@ -114,7 +114,14 @@ CATEGORIES: Final[tuple[object, ...]] = (
     *("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "cuda_runtime"),
     *("cuda_driver", "Runtime", "cpu_op", "Operator", "user_annotation", "python_function"),
     *("gpu_user_annotation", "fwdbwd", "ac2g", "overhead", "", "KERNEL", None, 7),
-    *("cpu_instant_event", "xpu_runtime", "privateuse1_driver", "mtia_runtime", "musa_driver", "xpu_op"),
+    *(
+        "cpu_instant_event",
+        "xpu_runtime",
+        "privateuse1_driver",
+        "mtia_runtime",
+        "musa_driver",
+        "xpu_op",
+    ),
 )
 NAMES: Final[tuple[object, ...]] = (
     *("nn.Module: X", "nn.Module: ", "nn.Module:", "aten::mm", "aten::bmm", "ProfilerStep#1"),

@@ -273,7 +273,7 @@ def _frames(
 
 def _memory(
     parts: ColumnParts,
-    within: Stretch | None,
+    within: cleaning.Stretch | None,
     offset_ns: int,
     thread_numbers: Callable[[Int32s], Int32s],
 ) -> tuple[MemoryRows, int, int]:
@@ -284,7 +284,7 @@ def _memory(
     at_ns, size = parts.take("at_ns", np.int64), parts.take("bytes", np.int64)
     keep = (size <= _MOST_BYTES) & (size >= -_MOST_BYTES)
     if within is not None:
-        keep &= inside(at_ns, at_ns, within)
+        keep &= cleaning.inside(at_ns, at_ns, within)
     order = np.flatnonzero(keep)
     order = order[np.argsort(at_ns[order], kind="stable")]
     columns: dict[str, Ints] = {"at_ns": at_ns[order], "bytes": size[order]}

@@ -23,6 +23,8 @@ ABSENT: Final = -1
 BEYOND: Final = -2
 """Number of all values beyond the limit of distinct ones."""
 _NULL: Final = b"null"
+_FEW_ROWS: Final = 1 << 16
+"""Fewer in a block join those before it: small arrays, freed, leave holes that stay empty."""
 _LONGEST_TEXT: Final = 64
 """Longer texts are no numbers."""
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
@@ -114,7 +116,7 @@ class Interner(dict[KeyT, int]):
 
 
 class ColumnParts:
-    """The columns of some rows, stored as one array per block."""
+    """The columns of some rows, stored as arrays of some blocks each."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Ints]] = {}
@@ -126,9 +128,13 @@ class ColumnParts:
         self.add(**columns)
 
     def add(self, **columns: Ints) -> None:
-        """Add rows, given as columns, which are not copied."""
+        """Add rows, given as columns."""
         for name, column in columns.items():
-            self._parts.setdefault(name, []).append(column)
+            parts = self._parts.setdefault(name, [])
+            if parts and len(parts[-1]) < _FEW_ROWS:
+                parts[-1] = np.concatenate((parts[-1], column))
+            else:
+                parts.append(column)
 
     def whole(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Return a whole column, (n,) `dtype`, which stays stored: it is no copy."""

@@ -313,7 +313,7 @@ def assert_same(one: Trace, other: Trace) -> None:
     assert one.meta.event_counts == other.meta.event_counts
     assert one.damage == other.damage
     assert one.functions == other.functions
-    for table in ("records", "calls", "spans", "device_spans", "flows", "frames"):
+    for table in ("records", "calls", "spans", "device_spans", "flows", "frames", "memory"):
         first, second = getattr(one, table), getattr(other, table)
         for field in fields(first):
             columns = getattr(first, field.name), getattr(second, field.name)
