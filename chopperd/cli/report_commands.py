@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from chopperd.pipeline.reports import ReportOptions, Samples
 
 _WITHOUT_HASHES: Final = ("text", "markdown")
-
-
 _OF_TRACES: Final = ("--memory", "--device-map", "--rank-of", "--merge")
 
 
