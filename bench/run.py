@@ -134,6 +134,12 @@ PARTS: Final = (
         arguments=("--nodes", "100"),
         quick_arguments=("--nodes", "5"),
     ),
+    Part(
+        title="Runs compared",
+        module="bench.compare",
+        arguments=("--pairs", "200"),
+        quick_arguments=("--pairs", "40"),
+    ),
     Part(title="Modules on the path of a report and a sample", module="bench.hands"),
     Part(
         title="Assignment of GPUs by samples",

@@ -88,6 +88,16 @@ class UnrelatedTracesError(ChopperdError):
     exit_code = 4
 
 
+class IncomparableError(ChopperdError):
+    """Runs that are not to be compared; `allow` names what would have to be allowed, if that."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, allow: str | None) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
 class TimebaseError(TraceError):
     """Trace and samples can't be aligned on one time axis."""
 

@@ -11,6 +11,7 @@ from chopperd.api.access import Access
 from chopperd.api.parameters import FROM, LIMIT, TO, Parameter
 from chopperd.api.routing import Handler, Method, Reply, Route, at_once, in_pool
 from chopperd.model.captures import JobEntry, TraceEntry
+from chopperd.model.comparison import ComparisonDocument
 from chopperd.model.report import ReportDocument
 
 _NONE: Final[Mapping[int, str]] = MappingProxyType({})
@@ -155,6 +156,16 @@ _STEP_ROUTES: Final = (
         models.Findings,
         (steps.JOB, LIMIT),
         _none_seen("such job"),
+    ),
+    _large_for_viewers(
+        "/api/v1/compare",
+        in_pool(steps.compare),
+        ComparisonDocument,
+        (steps.JOB_A, steps.JOB_B, steps.ALLOW),
+        {
+            **_none_seen("such job"),
+            HTTPStatus.CONFLICT: "They are not to be compared; the detail says why",
+        },
     ),
 )
 

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, get_args
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from chopperd import __version__
 from chopperd.api import models
 from chopperd.api.parameters import (
     DEVICE_MAP_TEXT,
@@ -35,8 +36,10 @@ from chopperd.api.routing import (
     pooled,
     retry_later,
 )
-from chopperd.errors import IngestError, IngestReason
+from chopperd.correlate.compared_reports import compare as compare_reports
+from chopperd.errors import IncomparableError, IngestError, IngestReason
 from chopperd.model.captures import StepQuery, TraceEntry
+from chopperd.model.comparison import Allowed
 from chopperd.model.report import FIELDS, PARTS_BY, without_parts
 from chopperd.model.report_rows import Row
 from chopperd.model.services import Upload
@@ -64,6 +67,11 @@ STEP: Final = in_path("step", whole(0, _MAX_INT64), "number of a step")
 BY: Final = defaulted("by", one_of(*PARTS_BY), "family", "what kernels are summed by")
 INCLUDE: Final = optional(
     "include", one_of(_FAMILIES), "add kernels by family, operation, layer and phase"
+)
+JOB_A: Final = optional("a", line(), "the job that is compared with; default: the newest")
+JOB_B: Final = optional("b", line(), "the job that is compared; default: the newest")
+ALLOW: Final = optional(
+    "allow", one_of(*get_args(Allowed)), "compare although these differ between the jobs"
 )
 
 _LONGEST_PATH: Final = 1024
@@ -175,6 +183,22 @@ def findings(call: Call) -> Response:
         for name, each in reports
     )
     return json_response(models.Findings(jobs=found_by_job))
+
+
+def compare(call: Call) -> Response:
+    """The newest reports of two jobs compared: whether `b` is slower than `a`, and where."""
+    source = call.services.steps
+    found = [source.latest_document(call[job], call.viewer) for job in (JOB_A, JOB_B)]
+    documents = [[each] for each in found if each is not None]
+    if len(documents) < len(found):
+        raise _not_found("job, or none of its traces was analysed yet,")
+    asked = call[ALLOW]
+    allow = () if asked is None else (asked,)
+    try:
+        return json_response(compare_reports(documents, version=__version__, allow=allow))
+    except IncomparableError as error:
+        hint = f"; to compare them all the same: allow={error.allow}" if error.allow else ""
+        raise ProblemError(HTTPStatus.CONFLICT, f"{error}{hint}") from error
 
 
 def _query(call: Call) -> StepQuery:

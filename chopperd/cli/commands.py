@@ -27,6 +27,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "record": "report_commands",
     "report": "report_commands",
     "annotate": "report_commands",
+    "compare": "comparing",
     "top": "agent_commands",
     "status": "agent_commands",
     "steps": "agent_commands",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from chopperd.pipeline.reports import ReportOptions
 
 Format: TypeAlias = Literal["text", "markdown", "json", "csv", "parquet"]
+CompareFormat: TypeAlias = Literal["text", "line", "markdown", "json"]
+Allowed: TypeAlias = Literal["gpus", "reference", "power-limit"]
 ListFormat: TypeAlias = Literal["text", "json"]
 Breakdown: TypeAlias = Literal[
     "family", "operation", "layer", "phase", "annotation", "idle", "drop"
@@ -40,14 +42,23 @@ def examples(first: str, second: str) -> str:
     return f"\b\nExamples:\n  {first}\n  {second}"
 
 
-_FORMATS, _LIST_FORMATS, _BREAKDOWNS, _LOG_LEVELS = (
-    click.Choice(get_args(each)) for each in (Format, ListFormat, Breakdown, LogLevel)
+_FORMATS, _COMPARE_FORMATS, _LIST_FORMATS, _BREAKDOWNS, _LOG_LEVELS = (
+    click.Choice(get_args(each))
+    for each in (Format, CompareFormat, ListFormat, Breakdown, LogLevel)
 )
 
 traces = click.argument(
     "traces", nargs=-1, type=PATH, metavar="[TRACE]...", help="Kineto traces; default: the agent's."
 )
 trace = click.argument("trace", type=PATH, metavar="TRACE", help="A Kineto trace.")
+compared = click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(readable=False),
+    metavar="A... [--] B... [-- C...]...",
+    help="Reports in JSON, or traces and samples.",
+)
 command = click.argument(
     "command",
     nargs=-1,
@@ -97,6 +108,12 @@ form = click.option("--format", "form", type=_FORMATS, default="text", help="Out
 report_form = click.option(
     "--format", "form", type=_FORMATS, help="Output format; default: by -o's suffix, else text."
 )
+compare_form = click.option(
+    "--format",
+    "form",
+    type=_COMPARE_FORMATS,
+    help="Output format, line: one for CI; default: by -o's suffix, else text.",
+)
 list_form = click.option(
     "--format", "form", type=_LIST_FORMATS, default="text", help="Output format."
 )
@@ -143,6 +160,23 @@ report_to = click.option(
     "--output",
     type=PATH,
     help="File to write; .txt, .md, .json, .csv and .parquet choose the format, .gz compresses.",
+)
+compare_to = click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    help="File to write; .txt, .md and .json choose the format, .gz compresses.",
+)
+allow = click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(get_args(Allowed)),
+    help="Compare although these differ: GPUs, their reference clocks or power limits.",
+)
+fail_over = click.option(
+    "--fail-over",
+    metavar="PERCENT",
+    help="Exit with 1 if B's step is longer than A's by more than this, or nobody can tell.",
 )
 log_form = click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 log_from = click.option("--log-level", type=_LOG_LEVELS, help="Lowest level to show.")
@@ -204,6 +238,20 @@ def chosen_form(form: Format | None, output: Path | None) -> Format:
     if form is not None and by_suffix not in {None, form}:
         raise ConfigError([f"-o {output} is {by_suffix} by its suffix, but --format is {form}"])
     return form or by_suffix or "text"
+
+
+def chosen_compare_form(form: CompareFormat | None, output: Path | None) -> CompareFormat:
+    """Return the format of a comparison, as `chosen_form`.
+
+    Raises:
+        ConfigError: The suffix has no format of comparisons, or contradicts the requested one.
+    """
+    if form == "line":
+        return form
+    match chosen_form(form, output):
+        case "text" | "markdown" | "json" as chosen:
+            return chosen
+    raise ConfigError([f"-o {output}: comparisons are written as .txt, .md or .json"])
 
 
 def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int]:

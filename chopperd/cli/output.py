@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from chopperd.cli.options import Format
+    from chopperd.cli.options import CompareFormat, Format
+    from chopperd.model.comparison import ComparisonDocument
     from chopperd.model.report import Breakdown, ReportDocument
     from chopperd.model.samples import SamplesReport
 
@@ -93,6 +94,34 @@ def print_samples_report(
         return
     is_json = form == "json"
     text = encode_samples_report(report).decode() if is_json else page_text(samples_page(report))
+    if output is None:
+        _write_safe(text)
+    else:
+        _save(text.encode(), output)
+
+
+def print_comparison(
+    document: "ComparisonDocument", form: "CompareFormat", *, output: "Path | None" = None
+) -> None:
+    """Print a comparison in a format, or write it to a file, as `print_report`.
+
+    Raises:
+        StoreError: The file can't be written.
+    """
+    from chopperd.report.text import comparison
+    from chopperd.report.text.page import LEAST_WIDTH, page_text
+
+    if form == "text":
+        styled = output is None and sys.stdout.isatty()
+        width = _terminal_width() if styled else LEAST_WIDTH
+        page = comparison.comparison_page(document)
+        text = page_text(page, styled=styled, width=width)
+    elif form == "json":
+        text = comparison.encode_comparison(document).decode()
+    elif form == "markdown":
+        text = comparison.comparison_markdown(document)
+    else:
+        text = comparison.comparison_line(document)
     if output is None:
         _write_safe(text)
     else:

@@ -51,7 +51,8 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int, int | None], None]
 Samples: TypeAlias = "SampleSet | SampleSource | None"
 
-_CHOOSE: Final = (
+#: How to report on traces that are not of one run.
+CHOOSE: Final = (
     "Name the files of one job, say --rank-of FILE=N where a rank is wrong, or --merge to report "
     "on all of them side by side"
 )
@@ -174,7 +175,7 @@ def report_files(
     for note in notes:
         logger.warning(note.text)
     if not options.merge and (why := unrelated([file.report for file in reports])):
-        raise UnrelatedTracesError(f"{why}. {_CHOOSE}")
+        raise UnrelatedTracesError(f"{why}. {CHOOSE}")
     return composed(
         [shown(file, options.names) for file in reports],
         clock or SystemClock(),

@@ -54,6 +54,7 @@ def play(
     warm_s: float = 0.0,
     hz: float = 100.0,
     seed: int = 0,
+    ranks: Sequence[int] | None = None,
 ) -> SimulatedJob:
     """A job from `warm_s` after the node's start on, sampled as the sampler would.
 
@@ -64,30 +65,35 @@ def play(
         warm_s: How long the node has been running before.
         hz: Rate of the samples.
         seed: Seed of the node.
+        ranks: The ranks that are traced, on whose GPUs samples are taken; None: all.
     """
     spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=START_UNIX_NS)
     node = SimulatedNode(spec)
     begin_ns = START_UNIX_NS + round(warm_s * NS_PER_S)
     end_ns = begin_ns + round(seconds * NS_PER_S)
-    paths = []
-    for name, content in simulated_traces(node, begin_ns, end_ns):
+    paths, taken = [], range(len(node.gpus)) if ranks is None else ranks
+    for rank, (name, content) in enumerate(simulated_traces(node, begin_ns, end_ns)):
+        if rank not in taken:
+            continue
         paths.append(folder / name)
         paths[-1].write_bytes(b"".join(content))
     first, last = node.step_at(begin_ns) + 1, node.step_at(end_ns) - 1
     return SimulatedJob(
         node=node,
         paths=tuple(paths),
-        samples=_samples(node, begin_ns, end_ns, hz),
+        samples=_samples(node, taken, begin_ns, end_ns, hz),
         first_step=first,
         last_step=last,
     )
 
 
-def _samples(node: SimulatedNode, begin_ns: int, end_ns: int, hz: float) -> SampleSet:
+def _samples(
+    node: SimulatedNode, indices: Sequence[int], begin_ns: int, end_ns: int, hz: float
+) -> SampleSet:
     """One second before to one second after, so that every window is covered."""
     taken = tuple(
         sampled(node, index, max(begin_ns - NS_PER_S, START_UNIX_NS), end_ns + NS_PER_S, hz)
-        for index in range(len(node.gpus))
+        for index in indices
     )
     return SampleSet(gpus=taken, asked_hz=hz, simulated=True, backend="simulated", source="test")
 

@@ -29,7 +29,18 @@ _MOST_SAMPLES: Final = 1500
 _MARGIN_NS: Final = 50_000_000
 #: Commands that the help lists; each must have a help of its own.
 COMMANDS: Final = (
-    *("version", "run", "demo", "record", "report", "annotate", "top", "status", "steps"),
+    *(
+        "version",
+        "run",
+        "demo",
+        "record",
+        "report",
+        "annotate",
+        "compare",
+        "top",
+        "status",
+        "steps",
+    ),
     *("traces", "jobs", "drops", "metrics", "devices", "doctor", "selftest", "check-config"),
     *("explain", "completion"),
 )

@@ -3,15 +3,12 @@
 Numbers that may be unknown have pandas' nullable types: whole ns stay whole, and unknown is NA.
 """
 
-import gzip
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 from rich.console import Group, RenderableType
 
@@ -35,6 +32,7 @@ from chopperd.report.forms.columns import (
     record_table,
 )
 from chopperd.report.forms.parquet import PARQUET_MAGIC, ReportTables, read_parquet, tables_of
+from chopperd.report.forms.schema import read_document
 from chopperd.report.text.headline import headline
 from chopperd.report.text.page import Section, page_text, simulated_mark
 from chopperd.report.text.report import FirstScreen
@@ -46,7 +44,6 @@ from chopperd.units import ms_from_ns
 if TYPE_CHECKING:
     import pandas
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 _UNIX_NS: Final = "_unix_ns"
 _NO_TIME: Final = -(2**63)
 _DTYPES: Final = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
@@ -306,20 +303,11 @@ def read_report(path: Path) -> Report:
 
 def _tables(path: Path) -> ReportTables:
     try:
-        data = path.read_bytes()
-        if data.startswith(PARQUET_MAGIC):
-            return read_parquet(path)
-        text = gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
-    except (EOFError, zlib.error) as error:
-        raise StoreError(f"{path}: the gzip data is cut off or damaged") from error
+        with path.open("rb") as file:
+            is_parquet = file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
     except OSError as error:
         raise StoreError(f"{path}: can't be read: {error.strerror or error}") from error
-    try:
-        return tables_of(msgspec.json.decode(text, type=ReportDocument))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f"{path}: not a report of chopperd (report --format json): {error}"
-        ) from error
+    return read_parquet(path) if is_parquet else tables_of(read_document(path))
 
 
 def _melted(rows: Table, prefix: str, names: tuple[str, str]) -> Table:

@@ -1,22 +1,47 @@
 """Encode the report document as JSON, and give its published JSON Schema (draft 2020-12)."""
 
+import gzip
 import sys
+import zlib
 from inspect import cleandoc
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from chopperd.errors import StoreError
 from chopperd.model.report import FIELDS, SCHEMA, Breakdown, LostKind, ReportDocument
 from chopperd.model.safe_text import visible_json
 
 SCHEMA_FILE: Final = "report.schema.json"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
 
 def encode_json(document: ReportDocument) -> bytes:
     """Encode the document as indented UTF-8 JSON; unknown is `null`, as are NaN and infinity."""
     return visible_json(msgspec.json.format(msgspec.json.encode(document), indent=2)) + b"\n"
+
+
+def read_document(path: Path) -> ReportDocument:
+    """Read a report that was written as JSON, also compressed by gzip.
+
+    Raises:
+        StoreError: The file can't be read or is no such report.
+    """
+    try:
+        data = path.read_bytes()
+        text = gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
+    except (EOFError, zlib.error) as error:
+        raise StoreError(f"{path}: the gzip data is cut off or damaged") from error
+    except OSError as error:
+        raise StoreError(f"{path}: can't be read: {error.strerror or error}") from error
+    try:
+        return msgspec.json.decode(text, type=ReportDocument)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f"{path}: not a report of chopperd (report --format json): {error}"
+        raise StoreError(message) from error
 
 
 def report_schema() -> dict[str, _Json]:

@@ -27,7 +27,7 @@ def render_markdown(document: ReportDocument, *, by: Breakdown | None = None) ->
         text = escaped(row.separator.join(row.clauses))
         lines.append(f"**{row.label}** {text}" + "  ")  # two spaces break the line
     sections = [each for part in laid_out(document, by=by) for each in part]
-    blocks = [(section.title.split(" ")[0], ["", *_block(section)]) for section in sections]
+    blocks = [(section.title.split(" ")[0], ["", *block(section)]) for section in sections]
     room = _MOST_LINES - len(lines) - 2
     for title in (*_FIRST_TO_GO, *(title for title, _ in reversed(blocks))):
         if sum(len(block) for _, block in blocks) > room:
@@ -43,7 +43,8 @@ def escaped(text: str) -> str:
     return visible(text).translate(_ESCAPED)
 
 
-def _block(section: Section) -> Iterator[str]:
+def block(section: Section) -> Iterator[str]:
+    """Yield the lines of a table with its title and caption."""
     yield f"**{escaped(section.title)}**"
     yield ""
     columns, rows = section.known_cells()

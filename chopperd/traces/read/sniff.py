@@ -12,6 +12,8 @@ _SEARCHED_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 16
 _BEFORE_JSON: Final = b"\xef\xbb\xbf \t\r\n"
 _MARK: Final = b'"traceEvents"'
+_REPORT_MARK: Final = b'"chopperd.report/'
+_REPORT_BYTES: Final = 1 << 10
 _EXPORT: Final = "have torch.profiler write one: prof.export_chrome_trace('trace.json')"
 _OTHERS: Final = (
     (
@@ -53,6 +55,15 @@ def is_kineto(path: Path) -> bool:
     except TraceFormatError:
         return False
     return seen.lstrip(_BEFORE_JSON).startswith(b"{") and _MARK in seen
+
+
+def is_report(path: Path) -> bool:
+    """Whether the file, decompressed, begins like a report of chopperd; False if unreadable."""
+    try:
+        with TraceSource(path, ReadLimits(block_bytes=_PIECE_BYTES)) as source:
+            return _REPORT_MARK in next(iter(source.chunks()), b"")[:_REPORT_BYTES]
+    except TraceFormatError:
+        return False
 
 
 def other_format(text: bytes, name: str) -> str | None:

@@ -281,6 +281,17 @@ def test_findings_of_an_unknown_job_are_not_found(api: Starlette) -> None:
     assert ask(api, "GET", f"{V1}/findings", uid=STRANGER_UID).json() == {"jobs": []}
 
 
+def test_two_jobs_are_compared_for_those_who_may_see_both(api: Starlette) -> None:
+    """The job with itself: its steps are the same, and far too few to tell more."""
+    answer = ask(api, "GET", f"{V1}/compare?a=train&b=train", uid=OWNER_UID).json()
+    assert answer["schema"] == "chopperd.compare/1"
+    (found,) = answer["comparisons"]
+    assert (found["step"]["change"], found["step"]["verdict"]) == (0.0, "too_few")
+    check_problem(ask(api, "GET", f"{V1}/compare?a=train&b=other", uid=OWNER_UID), 404)
+    check_problem(ask(api, "GET", f"{V1}/compare?a=train&b=train", uid=STRANGER_UID), 404)
+    check_problem(ask(api, "GET", f"{V1}/compare?a=train&allow=x", uid=OWNER_UID), 400)
+
+
 JOB_URLS = [
     *("jobs", "steps", "traces", "report/latest", "findings", "jobs/train"),
     *("steps/4", "steps/4/kernels"),

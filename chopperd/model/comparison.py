@@ -1,0 +1,113 @@
+"""Runs compared (`chopperd.compare/1`): what `compare --format json` and `GET /compare` give.
+
+Published names, as in `chopperd.model.report`; `None` is "unknown".
+
+Source: DESIGN.md section 2, "Comparing runs".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from chopperd.model.report import Note
+
+SCHEMA: Final = "chopperd.compare/1"
+
+#: The figure that is the headline, and how rows of the waterfall begin.
+STEP: Final = "step_ns"
+ROW: Final = "waterfall_ns/"
+
+PairedBy = Literal["uuid", "rank", "none"]
+#: What may differ between runs only where the user allows it.
+Allowed = Literal["gpus", "reference", "power-limit"]
+#: "higher" and "lower" are of the later side against A, declared; "same": the whole interval is
+#: within the practical margin; "too_few": fewer than 50 effective steps on a side.
+Verdict = Literal["higher", "lower", "same", "unresolved", "too_few"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One figure of two sides, in means of a step and GPU, in the unit that its name ends in.
+
+    `change` is (b - a) / a, of a row of the waterfall (`waterfall_ns/...`) over A's step time;
+    `low` and `high` are its own 95 % interval. `floor` is the same between the halves of A: no
+    smaller change is declared, nor one under `margin`. `p_corrected` is Holm's over all figures but
+    the step time. `effective_...` is the number of steps over their correlation time.
+    """
+
+    name: str
+    a: float
+    b: float
+    change: float | None
+    low: float | None
+    high: float | None
+    margin: float
+    floor: float | None
+    p: float | None
+    p_corrected: float | None
+    effective_a: float
+    effective_b: float
+    verdict: Verdict
+
+    @property
+    def differs(self) -> bool:
+        """Whether a difference is declared."""
+        return self.verdict in {"higher", "lower"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedGpu:
+    """One GPU in both runs: its labels and the means of its busy clock."""
+
+    uuid: str
+    gpu_a: str | None
+    gpu_b: str | None
+    busy_mhz_a: float | None
+    busy_mhz_b: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of a comparison; `figures` are means of a step and GPU, by name."""
+
+    name: str  # A, B, ...
+    traces: tuple[str, ...]
+    runs: int
+    steps: int  # in the means
+    warm_up_steps: int  # leading steps that were left out
+    partial_steps: int  # partial and last ones, that were left out likewise
+    gpus: int
+    reference_mhz: float | None
+    power_limit_w: float | None
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A side compared with A: the step time, then all other figures that both have."""
+
+    name: str  # of the side
+    paired_by: PairedBy
+    by_runs: bool  # whether runs are the unit, as there are three or more a side
+    step: Difference
+    figures: tuple[Difference, ...]
+    #: How many times longer both sides would have to be recorded for 50 effective steps.
+    record_times: int | None
+    gpus: tuple[PairedGpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonDocument:
+    """All sides, each after the first compared with it; `knee` names one of three or more.
+
+    The knee is the side that lies farthest below the straight line from the highest to the lowest
+    power limit, in limit and step time: a lower limit costs more from there on.
+    """
+
+    schema: str
+    version: str
+    simulated: bool
+    sides: tuple[Side, ...]
+    comparisons: tuple[Comparison, ...]
+    knee: str | None
+    notes: tuple[Note, ...]
