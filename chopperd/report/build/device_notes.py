@@ -14,7 +14,7 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.report.build.clocked_device import ClockedDevice
 from chopperd.report.build.clocks import AVERAGES, compute_rows, dies_of
 from chopperd.report.build.trace_notes import noted
-from chopperd.report.text.wording import brief_milliseconds, percent, plural, whole, words
+from chopperd.report.text.wording import brief_ms, percent, plural, whole, words
 from chopperd.units import NS_PER_S
 
 #: From this share of the clock on, a blur of it gets a note.
@@ -151,7 +151,7 @@ def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
     if blur_ratio >= _NOTED_BLUR_RATIO:
         found["clock_blurred"] = (
             f"the clock of GPU {gpu} follows what runs only over "
-            f"{brief_milliseconds(timing.settling_ns)} ms or more: its sensor averages or the "
+            f"{brief_ms(timing.settling_ns)} ms or more: its sensor averages or the "
             "clock settles so slowly, which cannot be distinguished; the intervals hold both, "
             f"{percent(blur_ratio)} % of the clock to either side are for that"
         )

@@ -17,7 +17,7 @@ from chopperd.report.findings.clocks import clock_findings
 from chopperd.report.findings.hosts import host_findings
 from chopperd.report.findings.run import Run
 from chopperd.report.findings.traffic import traffic_findings
-from chopperd.report.text.wording import brief_milliseconds, percent, plural
+from chopperd.report.text.wording import brief_ms, percent, plural
 
 #: A report has so many findings at most, those with the largest bounds.
 MOST_FINDINGS: Final = 5
@@ -105,7 +105,7 @@ def _straggler(run: Run, line: RankLine) -> Finding:
     often = f"in {line.late_steps} of {plural(line.steps, 'step')}"
     cause = "" if line.cause is None else f"most of it in {line.cause.replace('_', ' ')}"
     if line.cause is not None and line.cause_ns is not None:
-        cause += f": {brief_milliseconds(line.cause_ns)} ms more than the median rank"
+        cause += f": {brief_ms(line.cause_ns)} ms more than the median rank"
     waited = line.wait_caused_ns
     action = _CAUSE_ACTIONS.get(line.cause or "", "compare the work of {who} with another rank's")
     is_slow = line.verdict == "straggler"
@@ -116,9 +116,9 @@ def _straggler(run: Run, line: RankLine) -> Finding:
             filter(
                 None,
                 (
-                    f"{brief_milliseconds(_late_ns(line))} ms a step later than the median rank, "
+                    f"{brief_ms(_late_ns(line))} ms a step later than the median rank, "
                     f"late {often}",
-                    f"the others wait {brief_milliseconds(waited)} ms a step for it, in sum"
+                    f"the others wait {brief_ms(waited)} ms a step for it, in sum"
                     if waited
                     else "",
                     cause,

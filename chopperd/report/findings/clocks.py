@@ -16,7 +16,7 @@ from chopperd.model.kinds import Cause
 from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.report.build.summary import is_complete
-from chopperd.report.text.wording import brief_milliseconds, percent, plural, whole, words
+from chopperd.report.text.wording import brief_ms, percent, plural, whole, words
 
 #: A limit that costs less of the step is no finding: nobody sees it in the step's time.
 LEAST_RATIO: Final = 0.02
@@ -310,8 +310,8 @@ def _clocks(gpu: _Gpu) -> str:
     low_ns, high_ns = line.excess_low_ns_per_step, line.excess_high_ns_per_step
     return (
         f"{whole(line.mean_mhz)} MHz in compute, its peers {whole(line.peers_median_mhz)}: "
-        f"{brief_milliseconds(line.excess_ns_per_step)} ms a step "
-        f"[{brief_milliseconds(low_ns)}, {brief_milliseconds(high_ns)}]"
+        f"{brief_ms(line.excess_ns_per_step)} ms a step "
+        f"[{brief_ms(low_ns)}, {brief_ms(high_ns)}]"
     )
 
 
@@ -349,7 +349,7 @@ def _is_held(gpu: _Gpu, limit: _Limit, step_ns: float) -> bool:
 def _of_all(limit: _Limit, said: _Words, held: Sequence[_Gpu], node: str) -> Finding:
     lost_ns = [gpu.lost_to(limit.causes) for gpu in held]
     causes = " and ".join(words(c) for c in limit.causes if any(c in g.lost_ns for g in held))
-    cost = f"{causes}: {brief_milliseconds(median(lost_ns))} ms of a step"
+    cost = f"{causes}: {brief_ms(median(lost_ns))} ms of a step"
     temperatures_c = [each.line.temperature_mean_c for each in held]
     known_c = [each for each in temperatures_c if each is not None]
     heat = f"{whole(min(known_c))} to {whole(max(known_c))} C" if known_c else ""

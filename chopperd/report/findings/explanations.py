@@ -31,7 +31,7 @@ from chopperd.report.findings.traffic import (
     COMM_RATIO,
     SLOW_BUS_RATIO,
 )
-from chopperd.report.text.wording import brief_milliseconds, percent, size
+from chopperd.report.text.wording import brief_ms, percent, size
 
 _WIDTH: Final = 80
 _LABEL_WIDTH: Final = 7
@@ -165,7 +165,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         meaning="Kernels are shorter than what the host needs to launch the next one: the time is "
         "Python, the framework and the launch call itself.",
         fires=f"at {_share(LAUNCH_RATIO)}, where that is at most "
-        f"{brief_milliseconds(LAUNCH_GAP_NS)} ms for each compute kernel",
+        f"{brief_ms(LAUNCH_GAP_NS)} ms for each compute kernel",
         do="Launch less: torch.compile or CUDA graphs, fused kernels and optimizers, larger "
         "batches. The profiler lengthens launches, so that the bound is above what can be saved.",
         check=_REPORT,
@@ -184,8 +184,8 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         "runs while the GPU has nothing to do: a CPU optimizer, gc, logging, a checkpoint.",
         fires=f"where one thing that launches nothing has {percent(HOLDER_RATIO, 0)} % of the time "
         f"in which the host prepares launches, and {_share(LEAST_RATIO)}; where anything has "
-        f"{_share(HOLDER_STEP_RATIO)} in stretches of {brief_milliseconds(HOLDER_STRETCH_NS)} ms; "
-        f"or where that time is more than {brief_milliseconds(LAUNCH_GAP_NS)} ms for each kernel",
+        f"{_share(HOLDER_STEP_RATIO)} in stretches of {brief_ms(HOLDER_STRETCH_NS)} ms; "
+        f"or where that time is more than {brief_ms(LAUNCH_GAP_NS)} ms for each kernel",
         do="Make it faster, do it less often, or move it to another thread or to the GPU. Where "
         "most of it is inside launch calls: capture after a warm-up, as the first use of a kernel "
         "loads it.",

@@ -11,7 +11,7 @@ from typing import Final
 from chopperd.model.answers import Finding, Held
 from chopperd.model.report_rows import OTHER_PARTS
 from chopperd.report.findings.run import Run, finding
-from chopperd.report.text.wording import brief_milliseconds, count, holder_name
+from chopperd.report.text.wording import brief_ms, count, holder_name
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
 
 #: Preparing launches is launch-bound work only from here on: less of it hides behind kernels.
@@ -183,7 +183,7 @@ def _in_calls(run: Run, held: Sequence[Held]) -> str:
         return ""
     in_call_ns = sum(each.in_call_ns for each in held)
     return (
-        f"{brief_milliseconds(in_call_ns / run.steps)} ms of it inside launch calls: the first use "
+        f"{brief_ms(in_call_ns / run.steps)} ms of it inside launch calls: the first use "
         "of a kernel loads it"
     )
 
@@ -191,7 +191,7 @@ def _in_calls(run: Run, held: Sequence[Held]) -> str:
 def _names(run: Run, held: Sequence[Held], field: str) -> str:
     """Return the largest holders as text, by one of their names."""
     shown = [
-        f"{holder_name(name)} ({brief_milliseconds(ns)} ms)"
+        f"{holder_name(name)} ({brief_ms(ns)} ms)"
         for name, ns in _largest(run, held, field)
         if run.is_worth(ns, _NAMED_RATIO)
     ]

@@ -7,7 +7,7 @@ from chopperd.model.answers import Finding, Held
 from chopperd.model.report import ReportDocument, Summary
 from chopperd.model.report_rows import Row
 from chopperd.report.findings.clocks import LEAST_RATIO
-from chopperd.report.text.wording import brief_milliseconds, percent
+from chopperd.report.text.wording import brief_ms, percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Run:
 
     def share(self, ns: float) -> str:
         """Return a time and its share of the step as text."""
-        return f"{brief_milliseconds(ns)} ms ({percent(ns / self.step_ns)} %)"
+        return f"{brief_ms(ns)} ms ({percent(ns / self.step_ns)} %)"
 
     def per_step(self, held: Iterable[Held]) -> float:
         """Return the mean time of holders in ns a step."""

@@ -8,7 +8,7 @@ from typing import Final
 from chopperd.model.answers import Finding
 from chopperd.model.report_rows import CollectiveTraffic
 from chopperd.report.findings.run import Run, finding
-from chopperd.report.text.wording import brief_milliseconds, percent, plural
+from chopperd.report.text.wording import brief_ms, percent, plural
 
 #: Exposed communication below this is the usual tail of a step.
 COMM_RATIO: Final = 0.05
@@ -47,10 +47,8 @@ def _comm(run: Run) -> Iterable[Finding]:
         "compute waits for communication",
         (
             f"{run.share(exposed_ns)} of a step with communication and no compute",
-            f"{brief_milliseconds(late_ns)} ms of it is the host's, which launches late"
-            if late_ns
-            else "",
-            f"{brief_milliseconds(exposed_ns - transfer_ns)} ms of it is waiting for other ranks"
+            f"{brief_ms(late_ns)} ms of it is the host's, which launches late" if late_ns else "",
+            f"{brief_ms(exposed_ns - transfer_ns)} ms of it is waiting for other ranks"
             if is_split
             else "how much of it is waiting for other ranks is unknown",
             "" if overlap is None else f"{percent(overlap, 0)} % of communication is overlapped",
@@ -74,7 +72,7 @@ def _collectives(run: Run) -> str:
     longest = sorted(alike.items(), key=lambda pair: -sum(each.time_ns for each in pair[1]))
     texts = [
         f"{name} ({plural(sum(each.count for each in those), 'time')}, "
-        f"{brief_milliseconds(sum(each.time_ns for each in those))} ms)"
+        f"{brief_ms(sum(each.time_ns for each in those))} ms)"
         for name, those in longest[:_NAMES_SHOWN]
     ]
     return f"in the whole file: {', '.join(texts)}" if texts else ""
@@ -151,7 +149,7 @@ def _copies(run: Run) -> Iterable[Finding]:
     known = [row.exposed_copy_ns for row in run.rows if row.exposed_copy_ns is not None]
     ways = {way: sum(getattr(each, way) for each in known) / len(run.rows) for way in _COPY_ACTIONS}
     way = max(ways, key=ways.__getitem__)
-    shown = [f"{brief_milliseconds(ns)} ms {name}" for name, ns in ways.items() if ns]
+    shown = [f"{brief_ms(ns)} ms {name}" for name, ns in ways.items() if ns]
     yield finding(
         run,
         "copy.exposed",

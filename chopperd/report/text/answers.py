@@ -5,22 +5,10 @@ from typing import Final
 
 from chopperd.model.answers import DropShare, RankLine, TracedDrop
 from chopperd.model.report import ReportDocument
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.costs import CAUSE_WORDS, rank_name
 from chopperd.report.text.page import Section, plain, table
-from chopperd.report.text.wording import (
-    UNKNOWN,
-    brief_milliseconds,
-    brief_name,
-    count,
-    decimal,
-    known,
-    milliseconds,
-    moment,
-    percent,
-    plural,
-    whole,
-    words,
-)
+from chopperd.report.text.wording import UNKNOWN, known
 from chopperd.units import NS_PER_S
 
 _RANKS_SHOWN: Final = 16
@@ -29,6 +17,9 @@ _CLASSES_NAMED: Final = 2
 _TIME_OF_DAY: Final = slice(11, 19)
 #: Why there is no table of drops.
 NO_DROPS: Final = "no drop of a GPU's busy clock in the traces' time, or no samples of it"
+_RANKS_CAPTION: Final = (
+    "ms a step; late: own work beyond the median rank's; critical: steps in which it set the pace"
+)
 _RANK_STYLES: Final = {"straggler": "bold red", "pauses": "yellow"}
 
 
@@ -38,7 +29,7 @@ def findings(document: ReportDocument) -> Section | None:
         return None
     rows = []
     for finding in document.findings:
-        bound = f" (at most {brief_milliseconds(finding.bound_ns)} ms)"
+        bound = f" (at most {fmt.brief_ms(finding.bound_ns)} ms)"
         rows += [
             (finding.code, finding.title + (bound if known(finding.bound_ns) else "")),
             *(("", text) for text in finding.evidence),
@@ -61,32 +52,31 @@ def ranks(document: ReportDocument) -> Section | None:
         *("-wait caused", "?critical"),
     )
     styles = {i: _RANK_STYLES.get(line.verdict or "", "") for i, line in enumerate(shown)}
-    caption = (
-        "ms a step; late: own work beyond the median rank's; critical: steps in which it set the "
-        "pace"
-    )
+    caption = _RANKS_CAPTION
     if summary.waits_are_bounds:
-        caption += f"\nwaits are lower bounds: {plural(summary.missing_ranks, 'rank')} missing"
-    title = f"RANKS  {count(summary.matched)} of {count(summary.collectives)} collectives matched"
-    rows = [_rank_cells(line) for line in shown]
-    return table(title + of, columns, rows, caption=caption, styles=styles)
+        caption += f"\nwaits are lower bounds: {fmt.plural(summary.missing_ranks, 'rank')} missing"
+    matched = f"{fmt.count(summary.matched)} of {fmt.count(summary.collectives)}"
+    title = f"RANKS  {matched} collectives matched{of}"
+    return table(title, columns, map(_rank_cells, shown), caption=caption, styles=styles)
 
 
 def _rank_cells(line: RankLine) -> tuple[str, ...]:
     late = f" in {line.late_steps} of {line.steps}" if line.late_steps else ""
-    cause = CAUSE_WORDS.get(line.cause, words(line.cause)) if line.cause is not None else UNKNOWN
-    size = f" +{brief_milliseconds(line.cause_ns)}" if line.cause and known(line.cause_ns) else ""
+    cause = (
+        CAUSE_WORDS.get(line.cause, fmt.words(line.cause)) if line.cause is not None else UNKNOWN
+    )
+    size = f" +{fmt.brief_ms(line.cause_ns)}" if line.cause and known(line.cause_ns) else ""
     return (
         rank_name(line).removeprefix("rank "),
         line.gpu or UNKNOWN,
-        milliseconds(line.window_ns),
-        milliseconds(line.late_ns),
+        fmt.milliseconds(line.window_ns),
+        fmt.milliseconds(line.late_ns),
         f"{line.verdict}{late if line.verdict != 'even' else ''}" if line.verdict else UNKNOWN,
         cause + size,
-        milliseconds(line.wait_ns),
-        milliseconds(line.transfer_ns),
-        milliseconds(line.wait_caused_ns),
-        count(line.critical_steps),
+        fmt.milliseconds(line.wait_ns),
+        fmt.milliseconds(line.transfer_ns),
+        fmt.milliseconds(line.wait_caused_ns),
+        fmt.count(line.critical_steps),
     )
 
 
@@ -97,7 +87,7 @@ def drops(document: ReportDocument) -> Section | None:
     found = sorted(document.drops, key=lambda drop: -drop.lost_ns)
     title = "DROPS  of a GPU's busy clock"
     if len(found) > _DROPS_SHOWN:
-        title += f", {_DROPS_SHOWN} that lost most of {count(len(found))}"
+        title += f", {_DROPS_SHOWN} that lost most of {fmt.count(len(found))}"
     columns = (
         *("<-gpu", "-rank", "<?begin (UTC)", "s", "<-steps", "MHz", "from", "lost ms", "-W", "-C"),
         *("<cause", "<-~?ran more than outside"),
@@ -106,20 +96,17 @@ def drops(document: ReportDocument) -> Section | None:
 
 
 def _drop_cells(drop: TracedDrop) -> tuple[str, ...]:
-    lost = sum(drop.by_cause_ns.values())
-    cause = max(drop.by_cause_ns, key=lambda each: drop.by_cause_ns[each]) if lost else None
-    share = percent(drop.by_cause_ns[cause] / lost, 0) if cause is not None else ""
     first, last = drop.steps or (None, None)
     return (
         *_whose(drop),
-        ("" if known(drop.end_unix_ns) else ">") + decimal(drop.duration_ns / NS_PER_S, 1),
+        ("" if known(drop.end_unix_ns) else ">") + fmt.decimal(drop.duration_ns / NS_PER_S, 1),
         UNKNOWN if first is None else str(first) if first == last else f"{first}-{last}",
-        whole(drop.mean_mhz),
-        whole(drop.reference_mhz),
-        milliseconds(drop.lost_ns),
-        whole(drop.power_w),
-        whole(drop.temperature_c),
-        f"{words(cause)} {share} %" if cause is not None else UNKNOWN,
+        fmt.whole(drop.mean_mhz),
+        fmt.whole(drop.reference_mhz),
+        fmt.milliseconds(drop.lost_ns),
+        fmt.whole(drop.power_w),
+        fmt.whole(drop.temperature_c),
+        fmt.largest_shares(drop.by_cause_ns, 1) or UNKNOWN,
         _ran_more(drop.classes),
     )
 
@@ -131,9 +118,9 @@ def drop_work(document: ReportDocument) -> Section:
     rows = [
         (
             *_whose(drop),
-            brief_name(each.name),
-            percent(each.inside_ratio),
-            percent(each.outside_ratio),
+            fmt.brief_name(each.name),
+            fmt.percent(each.inside_ratio),
+            fmt.percent(each.outside_ratio),
         )
         for drop in found
         for each in drop.families
@@ -149,14 +136,14 @@ def _whose(drop: TracedDrop) -> tuple[str, str, str]:
     return (
         drop.gpu or f"dev {drop.device}",
         UNKNOWN if drop.rank is None else str(drop.rank),
-        moment(drop.start_unix_ns).removesuffix(" UTC")[_TIME_OF_DAY],
+        fmt.moment(drop.start_unix_ns).removesuffix(" UTC")[_TIME_OF_DAY],
     )
 
 
 def _ran_more(shares: Sequence[DropShare]) -> str:
     """Return the classes with a larger share inside than outside, with both; all without it."""
     more = [
-        f"{words(each.name)} {percent(each.inside_ratio, 0)} % ({percent(each.outside_ratio, 0)})"
+        f"{fmt.share_of(each.name, each.inside_ratio)} ({fmt.percent(each.outside_ratio, 0)})"
         for each in shares
         if each.outside_ratio is None or each.inside_ratio > each.outside_ratio
     ]

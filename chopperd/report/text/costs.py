@@ -3,25 +3,18 @@
 The clock's ceiling loss, mostly physics, is none; times are means of the summary's steps, in ns.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from chopperd.model.answers import Held, RankLine
 from chopperd.model.report import GpuLine, ReportDocument, Summary
 from chopperd.model.report_rows import Row
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.holders import DEVICE_WAITS, LATENCY, Holders, holders, used_rows, who
 from chopperd.report.text.trust import foreign_samples
-from chopperd.report.text.wording import (
-    brief_milliseconds,
-    known,
-    percent,
-    plural,
-    short_milliseconds,
-    spread,
-    whole,
-    words,
-)
+from chopperd.report.text.wording import known
 
 #: A part of a cost with a smaller share of it is not worth a clause.
 _LEAST_SHARE: Final = 0.1
@@ -68,26 +61,26 @@ def costs(document: ReportDocument, summary: Summary) -> list[Cost]:
 
 def of_step(summary: Summary) -> str:
     """Return what a cost is a part of: each step, or the whole file."""
-    step = short_milliseconds(summary.step_ns)
+    step = fmt.short_ms(summary.step_ns)
     is_file = summary.basis == "totals"
     return f"of the {step} ms of the whole file" if is_file else f"of each {step} ms step"
 
 
-def _filled(clauses: list[str]) -> tuple[str, ...]:
-    return tuple(filter(None, clauses))
+def _cost(label: str, brief: str, time_ns: float, *details: str) -> Cost:
+    """Return a cost whose clause is `brief` with its time."""
+    return Cost(
+        label=label,
+        brief=f"{brief} {fmt.short_ms(time_ns)} ms",
+        time_ns=time_ns,
+        details=tuple(filter(None, details)),
+    )
 
 
 def _costs(document: ReportDocument, summary: Summary) -> Iterator[Cost]:
     found = holders(document)
     for row, (label, brief) in _LABELS.items():
         time_ns = summary.waterfall_ns.get(row) or 0.0
-        details = (who(found, found.of(row)),) if found is not None else ()
-        yield Cost(
-            label=label,
-            brief=f"{brief} {short_milliseconds(time_ns)} ms",
-            time_ns=time_ns,
-            details=_filled(list(details)),
-        )
+        yield _cost(label, brief, time_ns, who(found, found.of(row)) if found is not None else "")
     yield from _launches(summary, found)
     yield _communication(document, summary, found)
     yield _copies(document, summary)
@@ -101,40 +94,37 @@ def _launches(summary: Summary, found: Holders | None) -> Iterator[Cost]:
     all_ns = summary.waterfall_ns.get("idle_launch_call") or 0.0
     those = found.of("idle_launch_call") if found is not None else []
     if found is None or not those:
-        ms = short_milliseconds(all_ns)
-        yield Cost(label="LAUNCH LATENCY", brief=f"launch latency {ms} ms", time_ns=all_ns)
+        yield _cost("LAUNCH LATENCY", "launch latency", all_ns)
         return
-    calls = [each for each in those if each.name not in {LATENCY, DEVICE_WAITS}]
-    parts = (
-        ("IN LAUNCH CALLS", "in launch calls", calls, who(found, calls)),
-        ("LAUNCH LATENCY", "launch latency", [e for e in those if e.name == LATENCY], ""),
-        (
-            "THE DEVICE WAITS",
-            "the device waits",
-            [e for e in those if e.name == DEVICE_WAITS],
-            "launched long before: for an event, another stream, or work that the file lacks",
-        ),
+    parts = launch_parts(those)
+    yield _cost("IN LAUNCH CALLS", "in launch calls", found.mean_ns(parts[0]), who(found, parts[0]))
+    yield _cost("LAUNCH LATENCY", "launch latency", found.mean_ns(parts[1]))
+    waits = "launched long before: for an event, another stream, or work that the file lacks"
+    yield _cost("THE DEVICE WAITS", "the device waits", found.mean_ns(parts[2]), waits)
+
+
+def launch_parts(those: Sequence[Held]) -> tuple[list[Held], list[Held], list[Held]]:
+    """Split the holders of launch latency: in launch calls, after them, and the device's waits."""
+    return (
+        [each for each in those if each.name not in {LATENCY, DEVICE_WAITS}],
+        [each for each in those if each.name == LATENCY],
+        [each for each in those if each.name == DEVICE_WAITS],
     )
-    for label, brief, members, detail in parts:
-        time_ns = found.mean_ns(members, lambda each: each.time_ns)
-        ms = short_milliseconds(time_ns)
-        details = _filled([detail])
-        yield Cost(label=label, brief=f"{brief} {ms} ms", time_ns=time_ns, details=details)
 
 
 def _communication(document: ReportDocument, summary: Summary, found: Holders | None) -> Cost:
     exposed_ns = summary.waterfall_ns.get("exposed_comm") or 0.0
     those = found.of("exposed_comm") if found is not None else []
-    late_ns = found.mean_ns(those, _late_ns) if found is not None else 0.0
+    late_ns = found.mean_ns(those, "late_host_ns") if found is not None else 0.0
     rest_ns = max(exposed_ns - late_ns, 0.0)
     late = ""
     if late_ns >= max(_LEAST_SHARE * exposed_ns, 1):
         late = (
-            f"but the host is late in {short_milliseconds(late_ns)} of them: "
-            f"a faster network gives back {short_milliseconds(rest_ns)}"
+            f"but the host is late in {fmt.short_ms(late_ns)} of them: "
+            f"a faster network gives back {fmt.short_ms(rest_ns)}"
         )
-    details = _filled([_split(document), late])
-    ms = short_milliseconds(exposed_ns)
+    details = tuple(filter(None, (_split(document), late)))
+    ms = fmt.short_ms(exposed_ns)
     return Cost(
         label="HOST LATE AT COMMUNICATION" if late_ns > rest_ns else "COMMUNICATION",
         brief=", ".join((f"communication {ms} ms exposed", *details)),
@@ -143,16 +133,12 @@ def _communication(document: ReportDocument, summary: Summary, found: Holders | 
     )
 
 
-def _late_ns(each: Held) -> int:
-    return each.late_host_ns
-
-
 def _split(document: ReportDocument) -> str:
     """Return the parts of exposed communication, where those of all steps are known; else ""."""
     parts = wait_and_transfer(document)
     if parts is None:
         return ""
-    wait, transfer = map(short_milliseconds, parts)
+    wait, transfer = map(fmt.short_ms, parts)
     return f"{wait} of it waiting for other ranks, {transfer} in transfer"
 
 
@@ -175,15 +161,13 @@ def _copies(document: ReportDocument, summary: Summary) -> Cost:
         if rows
     }
     parts = sorted(by_direction.items(), key=lambda pair: -pair[1])
-    details = [
-        f"{n} {short_milliseconds(ns)}" for n, ns in parts if ns >= _LEAST_SHARE * time_ns > 0
-    ]
-    ms = short_milliseconds(time_ns)
+    shown = [f"{n} {fmt.short_ms(ns)}" for n, ns in parts if ns >= _LEAST_SHARE * time_ns > 0]
+    ms = fmt.short_ms(time_ns)
     return Cost(
         label="COPIES",
         brief=f"copies {ms} ms exposed",
         time_ns=time_ns,
-        details=_filled([", ".join(details)]),
+        details=(", ".join(shown),) if shown else (),
     )
 
 
@@ -195,8 +179,9 @@ def _slow_gpus(document: ReportDocument, summary: Summary) -> Iterator[Cost]:
         return
     for line in summary.gpus:
         if line.stands_out and known(line.excess_ns_per_step):
-            excess = brief_milliseconds(line.excess_ns_per_step)
-            interval = _interval(line)
+            excess = fmt.brief_ms(line.excess_ns_per_step)
+            low_ns, high_ns = line.excess_low_ns_per_step, line.excess_high_ns_per_step
+            interval = f" {fmt.ms_interval(low_ns, high_ns)}".rstrip()
             yield Cost(
                 label=f"{gpu_name(line).upper()} IS SLOW",
                 brief=f"{gpu_name(line)} is slow {excess} ms{interval}",
@@ -206,15 +191,10 @@ def _slow_gpus(document: ReportDocument, summary: Summary) -> Iterator[Cost]:
             )
 
 
-def _interval(line: GpuLine) -> str:
-    low_ns, high_ns = line.excess_low_ns_per_step, line.excess_high_ns_per_step
-    if not known(low_ns) or not known(high_ns):
-        return ""
-    return f" [{brief_milliseconds(low_ns)}, {brief_milliseconds(high_ns)}]"
-
-
 def _facts(document: ReportDocument, summary: Summary, line: GpuLine) -> str:
-    facts = [_below_peers(document, line), _heat(summary, line), _cause(document, line)]
+    cause = main_cause(document, line)
+    its_loss = f"{fmt.words(cause[0])} in {fmt.percent(cause[1], 0)} % of its loss" if cause else ""
+    facts = (_below_peers(document, line), _heat(summary, line), its_loss)
     return ", ".join(filter(None, facts))
 
 
@@ -226,8 +206,8 @@ def _below_peers(document: ReportDocument, line: GpuLine) -> str:
         for row in (*document.steps, *document.totals)
         if row.peers is not None and _is_of(row, line)
     ]
-    others = plural(max(sizes), "peer") if sizes else "peers"
-    return f"it runs {whole(line.peers_median_mhz - line.mean_mhz)} MHz below its {others}"
+    others = fmt.plural(max(sizes), "peer") if sizes else "peers"
+    return f"it runs {fmt.whole(line.peers_median_mhz - line.mean_mhz)} MHz below its {others}"
 
 
 def _is_of(row: Row, line: GpuLine) -> bool:
@@ -242,28 +222,17 @@ def _heat(summary: Summary, line: GpuLine) -> str:
     ]
     if not known(line.temperature_mean_c):
         return ""
-    peers = f" (peers {spread(others)})" if others else ""
-    return f"at {whole(line.temperature_mean_c)} C{peers}"
-
-
-def _cause(document: ReportDocument, line: GpuLine) -> str:
-    """Return the cause of most of a GPU's own ceiling loss, with its share; "" where unknown."""
-    found = main_cause(document, line)
-    return f"{words(found[0])} in {percent(found[1], 0)} % of its loss" if found else ""
+    peers = f" (peers {fmt.spread(others)})" if others else ""
+    return f"at {fmt.whole(line.temperature_mean_c)} C{peers}"
 
 
 def main_cause(document: ReportDocument, line: GpuLine) -> tuple[str, float] | None:
     """Return the cause of most of a GPU's ceiling loss over the whole file, and its share."""
-    lost: dict[str, int] = {}
+    lost: Counter[str] = Counter()
     for row in document.totals:
         if _is_of(row, line):
-            for cause, lost_ns in (row.dvfs.by_cause_ns or {}).items():
-                lost[cause] = lost.get(cause, 0) + lost_ns
-    all_ns = sum(lost.values())
-    if not all_ns:
-        return None
-    cause = max(lost, key=lambda each: lost[each])
-    return cause, lost[cause] / all_ns
+            lost.update(row.dvfs.by_cause_ns or {})
+    return next(((cause, ns / lost.total()) for cause, ns in lost.most_common(1) if ns), None)
 
 
 def gpu_name(line: GpuLine) -> str:
@@ -280,8 +249,10 @@ def _slow_ranks(
             continue
         if has_slow_gpu and line.cause == "dvfs_loss":
             continue  # its clock is already named
-        ms = short_milliseconds(line.late_ns)
-        text = f"later than the median rank in {line.late_steps} of {plural(line.steps, 'step')}"
+        ms = fmt.short_ms(line.late_ns)
+        text = (
+            f"later than the median rank in {line.late_steps} of {fmt.plural(line.steps, 'step')}"
+        )
         yield Cost(
             label=f"{rank_name(line).upper()} IS SLOW",
             brief=f"{rank_name(line)} is late by {ms} ms",
@@ -301,9 +272,8 @@ def rank_name(line: RankLine) -> str:
 def _rank_cause(line: RankLine) -> str:
     if line.cause is None:
         return ""
-    return (
-        f": {CAUSE_WORDS.get(line.cause, words(line.cause))} +{short_milliseconds(line.cause_ns)}"
-    )
+    cause = CAUSE_WORDS.get(line.cause, fmt.words(line.cause))
+    return f": {cause} +{fmt.short_ms(line.cause_ns)}"
 
 
 #: What makes a rank late, in words: rows of the waterfall.

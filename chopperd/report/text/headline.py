@@ -3,22 +3,16 @@
 Costs are those that somebody can act on; the clock's ceiling loss, mostly physics, is none.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 from chopperd.model.report import HostTime, ReportDocument, Summary
 from chopperd.model.report_rows import UNKNOWN_PART
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.costs import UNKNOWN_ROWS, Cost, costs, of_step
 from chopperd.report.text.trust import clock, foreign_samples, trust
-from chopperd.report.text.wording import (
-    brief_milliseconds,
-    holder_name,
-    known,
-    percent,
-    plural,
-    short_milliseconds,
-    words,
-)
+from chopperd.report.text.wording import known
 
 #: Shares of the step from which a cost is large, and very large; below the first nothing is.
 _LARGE: Final = 0.05
@@ -28,6 +22,7 @@ _LARGE_OF_FILE: Final = 0.1
 #: The share from which a further cost is mentioned, and the most that are.
 _NEXT_RATIO: Final = 0.01
 _NEXT: Final = 3
+_YELLOW, _RED, _GREEN = "bold yellow", "bold red", "bold green"
 _NO_COMPUTE: Final = frozenset({"comm", "memcpy", "memset"})
 _OTHER: Final = "other"  # the class of kernels that no pattern knows: says nothing
 _COMPUTE: Final = ("compute_at_ref", "dvfs_loss", "compute_unsampled")
@@ -39,7 +34,7 @@ class HeadlineRow:
 
     label: str
     clauses: tuple[str, ...]
-    separator: str
+    separator: str = ", "
     style: str = ""
 
 
@@ -51,7 +46,7 @@ def headline(document: ReportDocument) -> tuple[HeadlineRow, ...]:
         HeadlineRow(label="THEN", clauses=then, separator=" · "),
         HeadlineRow(label="DO", clauses=do, separator="; "),
         HeadlineRow(label="CLOCK", clauses=_filled(clock(document)), separator="; "),
-        HeadlineRow(label="TRUST", clauses=_filled(trust(document)), separator=", "),
+        HeadlineRow(label="TRUST", clauses=_filled(trust(document))),
     )
     return tuple(line for line in lines if line.clauses)
 
@@ -71,21 +66,20 @@ def _answer(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tup
         first = _unknown_time(summary) or _nothing_large(document, summary)
     else:
         ratio = largest.time_ns / summary.step_ns
-        amount = largest.of_all or f"{short_milliseconds(largest.time_ns)} {of_step(summary)}"
-        first = HeadlineRow(
-            label=largest.label,
-            clauses=(
-                amount if largest.of_all else f"{amount} ({percent(ratio)} %)",
-                *largest.details,
-            ),
-            separator=", ",
-            style="bold red" if largest.named or ratio >= _VERY_LARGE else "bold yellow",
-        )
+        amount = largest.of_all or _amount(summary, largest.time_ns)
+        style = _RED if largest.named or ratio >= _VERY_LARGE else _YELLOW
+        clauses = (amount, *largest.details)
+        first = HeadlineRow(label=largest.label, clauses=clauses, style=style)
     return (
         first,
         _then(document, summary, [c for c in found if c is not largest], first),
         _do(document, summary, largest),
     )
+
+
+def _amount(summary: Summary, time_ns: float) -> str:
+    share = fmt.percent(time_ns / (summary.step_ns or 1.0))
+    return f"{fmt.short_ms(time_ns)} {of_step(summary)} ({share} %)"
 
 
 def _least_ratio(summary: Summary) -> float:
@@ -99,35 +93,27 @@ def _unknown_time(summary: Summary) -> HeadlineRow | None:
     time_ns = summary.waterfall_ns.get(key) or 0.0
     if time_ns < _least_ratio(summary) * step_ns:
         return None
-    amount = f"{short_milliseconds(time_ns)} {of_step(summary)} ({percent(time_ns / step_ns)} %)"
-    style = "bold yellow"
-    clauses = (amount, UNKNOWN_ROWS[key])
-    return HeadlineRow(label="TIME UNEXPLAINED", clauses=clauses, separator=", ", style=style)
+    clauses = (_amount(summary, time_ns), UNKNOWN_ROWS[key])
+    return HeadlineRow(label="TIME UNEXPLAINED", clauses=clauses, style=_YELLOW)
 
 
 def _nothing_large(document: ReportDocument, summary: Summary) -> HeadlineRow:
     compute_ns = sum(summary.waterfall_ns.get(name) or 0.0 for name in _COMPUTE)
-    share = percent(compute_ns / (summary.step_ns or 1.0))
-    compute = f"compute takes {short_milliseconds(compute_ns)} {of_step(summary)} ({share} %)"
-    return HeadlineRow(
-        label="NOTHING LARGE",
-        clauses=_filled([compute, _largest_class(document)]),
-        separator=", ",
-        style="bold green",
-    )
+    clauses = _filled([f"compute takes {_amount(summary, compute_ns)}", _largest_class(document)])
+    return HeadlineRow(label="NOTHING LARGE", clauses=clauses, style=_GREEN)
 
 
 def _largest_class(document: ReportDocument) -> str:
     """Return the class with most of the critical device's kernel time, with its share."""
     rows = [row for row in document.totals if row.classes and row.is_critical] or document.totals
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for each in (each for row in rows for each in row.classes if each.class_ not in _NO_COMPUTE):
-        sums[each.class_] = sums.get(each.class_, 0) + each.total_ns
-    all_ns = sum(sums.values())
-    if not all_ns or max(sums, key=lambda name: sums[name]) == _OTHER:
-        return ""
-    largest = max(sums, key=lambda name: sums[name])
-    return f"{percent(sums[largest] / all_ns, 0)} % of it in {words(largest)} kernels"
+        sums[each.class_] += each.total_ns
+    for name, largest_ns in sums.most_common(1):
+        if largest_ns and name != _OTHER:
+            share = fmt.percent(largest_ns / sums.total(), 0)
+            return f"{share} % of it in {fmt.words(name)} kernels"
+    return ""
 
 
 def _then(
@@ -135,16 +121,14 @@ def _then(
 ) -> tuple[str, ...]:
     step_ns = summary.step_ns or 1.0
     others = [
-        f"{name} {short_milliseconds(time_ns)} ms"
+        f"{name} {fmt.short_ms(time_ns)} ms"
         for key, name in UNKNOWN_ROWS.items()
         if name not in first.clauses
         and (time_ns := summary.waterfall_ns.get(key) or 0.0) >= _NEXT_RATIO * step_ns
     ]
     next_ones = [c.brief for c in further if c.named or c.time_ns >= _NEXT_RATIO * step_ns]
-    said_of_gpus = _no_gpu_stands_out(document, summary)
-    found = [*next_ones[:_NEXT], *others]
-    least = "nothing else takes 1 % of it"
-    return tuple(filter(None, [*(found or [least]), said_of_gpus]))
+    found = [*next_ones[:_NEXT], *others] or ["nothing else takes 1 % of it"]
+    return _filled([*found, _no_gpu_stands_out(document, summary)])
 
 
 def _no_gpu_stands_out(document: ReportDocument, summary: Summary) -> str:
@@ -166,7 +150,7 @@ def _do(document: ReportDocument, summary: Summary, largest: Cost | None) -> tup
         of = "the kernels themselves are what is left" if largest is None else "find what it is"
         return (f"{of}: the same command with --by {by}",)
     first = document.findings[0]
-    bound = f", at most {brief_milliseconds(first.bound_ns)} ms" if known(first.bound_ns) else ""
+    bound = f", at most {fmt.brief_ms(first.bound_ns)} ms" if known(first.bound_ns) else ""
     return (f"{first.action} ({first.code}{bound})", f"check: {first.command}")
 
 
@@ -178,9 +162,9 @@ def _of_host(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tu
     markers_ns = [row.marker_ns for row in rows if row.marker_ns is not None]
     steps = ""
     if markers_ns:
-        mean = short_milliseconds(sum(markers_ns) / len(markers_ns))
+        mean = fmt.short_ms(sum(markers_ns) / len(markers_ns))
         count = len({(row.job, row.run, row.step) for row in rows})
-        steps = f"{plural(count, 'step')} of {mean} ms"
+        steps = f"{fmt.plural(count, 'step')} of {mean} ms"
     most = _most_host_time(document.host, "by_operation")
     clauses = _filled([steps, f"most in {most}" if most else ""])
     phases = _most_host_time(document.host, "by_phase")
@@ -188,8 +172,7 @@ def _of_host(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tu
         HeadlineRow(
             label="HOST TIME ONLY",
             clauses=clauses or ("the trace has no work of a GPU",),
-            separator=", ",
-            style="bold yellow",
+            style=_YELLOW,
         ),
         (f"by phase: {phases}",) if phases else (),
         (
@@ -200,13 +183,12 @@ def _of_host(document: ReportDocument) -> tuple[HeadlineRow, tuple[str, ...], tu
 
 
 def _most_host_time(host: tuple[HostTime, ...], field: str) -> str:
-    sums: dict[str, int] = {}
-    for each in host:
-        for part in getattr(each, field):
-            sums[part.name] = sums.get(part.name, 0) + part.host_ns
-    all_ns = sum(sums.values())
-    sums.pop(UNKNOWN_PART, None)
-    largest = sorted(sums.items(), key=lambda pair: -pair[1])[:_NEXT]
+    sums: Counter[str] = Counter()
+    for part in (part for each in host for part in getattr(each, field)):
+        sums[part.name] += part.host_ns
+    all_ns = sums.total()
+    del sums[UNKNOWN_PART]
+    largest = sums.most_common(_NEXT)
     return ", ".join(
-        f"{holder_name(name)} ({percent(ns / all_ns, 0)} %)" for name, ns in largest if ns
+        f"{fmt.holder_name(name)} ({fmt.percent(ns / all_ns, 0)} %)" for name, ns in largest if ns
     )

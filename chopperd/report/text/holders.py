@@ -1,26 +1,23 @@
 """Say who held the GPU: the means of holders over a report's steps, and the table of them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from operator import attrgetter
+from typing import Final, TypeAlias
 
 from chopperd.model.answers import Held
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import OTHER_PARTS, Row
 from chopperd.report.build.summary import is_complete
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.page import Section, table
-from chopperd.report.text.wording import (
-    NOTHING_OPEN,
-    UNKNOWN,
-    brief_name,
-    count,
-    holder_name,
-    milliseconds,
-    percent,
-    short_milliseconds,
-)
+from chopperd.report.text.wording import UNKNOWN
 
+_Key: TypeAlias = Callable[[Held], str | None]
+_whole: Final[_Key] = attrgetter("whole")
+_own_name: Final[_Key] = attrgetter("name")
+_region: Final[_Key] = attrgetter("region")
 #: Entries of kind "none": after the launch call has returned, no host thread holds the device.
 LATENCY: Final = "(launch latency)"
 DEVICE_WAITS: Final = "(device waits)"
@@ -72,19 +69,18 @@ class Holders:
         """Return the holders of a row of the waterfall."""
         return [each for each in self.held if each.row == row]
 
-    def mean_ns(self, those: Iterable[Held], time_ns: Callable[[Held], int]) -> float:
+    def mean_ns(self, those: Iterable[Held], field: str = "time_ns") -> float:
         """Return the mean over the steps of a time of these holders."""
-        return sum(map(time_ns, those)) / self.count
+        times_ns: list[int] = [getattr(each, field) for each in those]
+        return sum(times_ns) / self.count
 
-    def sums(
-        self, those: Iterable[Held], key: Callable[[Held], str | None]
-    ) -> list[tuple[str, float]]:
+    def sums(self, those: Iterable[Held], key: _Key) -> list[tuple[str, float]]:
         """Return the mean time by key, largest first, without holders whose key is None."""
-        found: defaultdict[str, int] = defaultdict(int)
+        found: Counter[str] = Counter()
         for each in those:
             if (name := key(each)) is not None:
                 found[name] += each.time_ns
-        return sorted(((k, v / self.count) for k, v in found.items()), key=lambda kv: -kv[1])
+        return [(name, time_ns / self.count) for name, time_ns in found.most_common()]
 
 
 def holders(document: ReportDocument) -> Holders | None:
@@ -107,7 +103,7 @@ def who(found: Holders, those: Sequence[Held]) -> str:
     Empty where nobody is known. What holds half is the narrowest: the outermost thing that launches
     nothing, else the name, else the region.
     """
-    all_ns = found.mean_ns(those, lambda each: each.time_ns)
+    all_ns = found.mean_ns(those)
     named = [each for each in those if each.name != _NO_SPANS]
     if not named:
         return "the file has no host spans" if those else ""
@@ -122,34 +118,21 @@ def who(found: Holders, those: Sequence[Held]) -> str:
     )
     least = at_least(those)
     names = [
-        f"{holder_name(name)} ({least}{short_milliseconds(time_ns)})"
+        f"{fmt.holder_name(name)} ({least}{fmt.short_ms(time_ns)})"
         for name, time_ns in found.sums(named, _own_name)[: _NAMED + 2]
         if time_ns >= _LEAST_RATIO * found.step_ns and name not in {half and half[0], OTHER_PARTS}
     ][:_NAMED]
     if half is None:
         return f"spread: {', '.join(names)}" if names else ""
-    where = (
-        holder_name(half[0]) if half[0].startswith(NOTHING_OPEN) else f"in {holder_name(half[0])}"
-    )
-    share = f"{least}{percent(half[1] / all_ns, 0)} % of it {where}"
+    name = fmt.holder_name(half[0])
+    where = name if half[0].startswith(fmt.NOTHING_OPEN) else f"in {name}"
+    share = f"{least}{fmt.percent(half[1] / all_ns, 0)} % of it {where}"
     return f"{share}; longest: {', '.join(names)}" if names else share
 
 
 def at_least(those: Sequence[Held]) -> str:
     """Return the mark of times of names that may also be in the entry of the smallest ones."""
     return "≥ " if any(each.name == OTHER_PARTS for each in those) else ""
-
-
-def _whole(each: Held) -> str | None:
-    return each.whole
-
-
-def _own_name(each: Held) -> str:
-    return each.name
-
-
-def _region(each: Held) -> str | None:
-    return each.region
 
 
 def who_held_it(document: ReportDocument) -> Section | None:
@@ -168,31 +151,31 @@ def who_held_it(document: ReportDocument) -> Section | None:
     if not rows:
         return None
     columns = ("<while", "~<held by", "ms", "%", "-?~<whole", "-??~<region", "-?late host ms")
-    is_file = document.summary is not None and document.summary.basis == "totals"
-    of = "whole file" if is_file else "a step"
+    basis = None if document.summary is None else document.summary.basis
+    of = "whole file" if basis == "totals" else "a step"
     title = f"WHO HELD IT  critical device, {of}, at least 1 % of it"
     return table(title, columns, rows[:_MOST_LINES])
 
 
 def _line(found: Holders, words: str, name: str, those: Sequence[Held]) -> tuple[str, ...]:
-    time_ns = found.mean_ns(those, lambda each: each.time_ns)
-    late_ns = found.mean_ns(those, lambda each: each.late_host_ns)
+    time_ns = found.mean_ns(those)
+    late_ns = found.mean_ns(those, "late_host_ns")
     return (
         words,
-        brief_name(name),
-        milliseconds(time_ns),
-        percent(time_ns / found.step_ns),
+        fmt.brief_name(name),
+        fmt.milliseconds(time_ns),
+        fmt.percent(time_ns / found.step_ns),
         _most(found, those, _whole),
         _most(found, those, _region),
-        milliseconds(late_ns) if late_ns else UNKNOWN,
+        fmt.milliseconds(late_ns) if late_ns else UNKNOWN,
     )
 
 
-def _most(found: Holders, those: Sequence[Held], key: Callable[[Held], str | None]) -> str:
+def _most(found: Holders, those: Sequence[Held], key: _Key) -> str:
     """Return what holds at least half of these by another key; nothing where that is the name."""
-    half_ns = found.mean_ns(those, lambda each: each.time_ns) / 2
+    half_ns = found.mean_ns(those) / 2
     largest = [name for name, time_ns in found.sums(those, key)[:1] if time_ns >= half_ns]
-    return brief_name(largest[0]) if largest and largest[0] != those[0].name else UNKNOWN
+    return fmt.brief_name(largest[0]) if largest and largest[0] != those[0].name else UNKNOWN
 
 
 def by_holder(document: ReportDocument) -> Section | None:
@@ -207,20 +190,16 @@ def by_holder(document: ReportDocument) -> Section | None:
     if not window_ns or not groups:
         return None
     found = Holders(held=(), count=1, step_ns=float(window_ns))
-    order = sorted(groups, key=lambda key: (-_time_ns(groups[key]), key))
+    order = sorted(groups, key=lambda key: (-found.mean_ns(groups[key]), key))
     rows = [_holder_line(found, key, groups[key]) for key in order[:_MOST_HOLDERS]]
     title = "IDLE  whole file, by who held it"
     if len(order) > _MOST_HOLDERS:
-        title += f", the {_MOST_HOLDERS} longest of {count(len(order))} (--format json)"
+        title += f", the {_MOST_HOLDERS} longest of {fmt.count(len(order))} (--format json)"
     columns = (
         *("<while", "~<held by", "ms", "%", "??count", "-?in call ms"),
         *("-?~<whole", "-??~<region", "-?late host ms"),
     )
     return table(title, columns, rows, caption="%: of the window")
-
-
-def _time_ns(those: Sequence[Held]) -> int:
-    return sum(each.time_ns for each in those)
 
 
 def _holder_line(found: Holders, key: tuple[str, str], those: Sequence[Held]) -> tuple[str, ...]:
@@ -229,5 +208,5 @@ def _holder_line(found: Holders, key: tuple[str, str], those: Sequence[Held]) ->
     line = _line(found, _ROW_WORDS.get(row, row), name, those)
     # One that began in another row has no stretch of its own here.
     stretches = max(sum(each.count for each in those), 1)
-    in_call = milliseconds(in_call_ns) if in_call_ns else UNKNOWN
-    return (*line[:4], count(stretches), in_call, *line[4:])
+    in_call = fmt.milliseconds(in_call_ns) if in_call_ns else UNKNOWN
+    return (*line[:4], fmt.count(stretches), in_call, *line[4:])

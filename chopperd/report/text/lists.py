@@ -8,19 +8,10 @@ from rich.console import Group, RenderableType
 
 from chopperd.model.captures import GpuDrop, JobEntry, TraceEntry
 from chopperd.model.report_rows import Row
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.page import simulated_mark, table
 from chopperd.report.text.sections import STEP_CAPTION, STEP_COLUMNS, step_cells
-from chopperd.report.text.wording import (
-    UNKNOWN,
-    count,
-    decimal,
-    duration,
-    moment,
-    percent,
-    size,
-    whole,
-    words,
-)
+from chopperd.report.text.wording import UNKNOWN
 
 #: Parts of an RFC 3339 time.
 _DAY: Final = slice(0, 10)
@@ -103,11 +94,11 @@ def _marked(page: Sequence[RenderableType], simulated: bool | None) -> Group:
 
 def _trace_cells(trace: TraceEntry) -> tuple[str, ...]:
     return (
-        moment(trace.received_unix_ns),
+        fmt.moment(trace.received_unix_ns),
         trace.state.value,
         trace.job or UNKNOWN,
         UNKNOWN if trace.rank is None else str(trace.rank),
-        size(trace.stored_bytes),
+        fmt.size(trace.stored_bytes),
         trace.id,
         trace.name,
     )
@@ -116,26 +107,26 @@ def _trace_cells(trace: TraceEntry) -> tuple[str, ...]:
 def _job_cells(job: JobEntry) -> tuple[str, ...]:
     return (
         job.job or UNKNOWN,
-        count(len(job.runs)),
-        count(job.captures),
-        count(job.traces),
-        moment(job.first_unix_ns),
-        moment(job.last_unix_ns),
+        fmt.count(len(job.runs)),
+        fmt.count(job.captures),
+        fmt.count(job.traces),
+        fmt.moment(job.first_unix_ns),
+        fmt.moment(job.last_unix_ns),
     )
 
 
 def _drop_cells(drop: GpuDrop) -> tuple[str, ...]:
     return (
-        moment(drop.begin_unix_ns).removesuffix(" UTC"),
+        fmt.moment(drop.begin_unix_ns).removesuffix(" UTC"),
         drop.gpu,
-        words(drop.state.value),
-        duration(drop.length_s),
-        f"{whole(drop.reference_mhz)}, {whole(drop.lowest_mhz)}",
-        percent(drop.depth_ratio),
-        decimal(drop.lost_s, 1),
-        f"{whole(drop.onset_power_w)}, {whole(drop.mean_power_w)}",
-        f"{whole(drop.onset_temperature_c)}, {whole(drop.mean_temperature_c)}",
-        words(drop.cause),
+        fmt.words(drop.state.value),
+        fmt.duration(drop.length_s),
+        f"{fmt.whole(drop.reference_mhz)}, {fmt.whole(drop.lowest_mhz)}",
+        fmt.percent(drop.depth_ratio),
+        fmt.decimal(drop.lost_s, 1),
+        f"{fmt.whole(drop.onset_power_w)}, {fmt.whole(drop.mean_power_w)}",
+        f"{fmt.whole(drop.onset_temperature_c)}, {fmt.whole(drop.mean_temperature_c)}",
+        fmt.words(drop.cause),
     )
 
 

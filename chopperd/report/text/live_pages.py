@@ -9,20 +9,9 @@ from rich.console import Group, RenderableType
 
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import DiesLive, GpuLive, LiveTotals, NodeSnapshot, SamplerCondition
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.page import simulated_mark, table
-from chopperd.report.text.wording import (
-    UNKNOWN,
-    count,
-    decimal,
-    duration,
-    known,
-    moment,
-    percent,
-    plural,
-    size,
-    whole,
-    words,
-)
+from chopperd.report.text.wording import UNKNOWN, known
 from chopperd.units import NS_PER_S
 
 _WINDOW_NS: Final = 10 * NS_PER_S
@@ -168,7 +157,7 @@ def _sparks(history: Sequence[NodeSnapshot]) -> tuple[dict[str, str], str]:
         return dict.fromkeys(means, ""), ""
     low, high = min(clocks), max(clocks)
     drawn = {gpu: "".join(_height(mhz, low, high) for mhz in those) for gpu, those in means.items()}
-    return drawn, f"\nlast min: clock, from {whole(low)} to {whole(high)} MHz"
+    return drawn, f"\nlast min: clock, from {fmt.whole(low)} to {fmt.whole(high)} MHz"
 
 
 def _height(mhz: float | None, low: float, high: float) -> str:
@@ -192,12 +181,12 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
     if reading.sm_clock_mhz is not None and info.sm_clock_max_mhz:
         ratio = reading.sm_clock_mhz / info.sm_clock_max_mhz
     return (
-        whole(reading.sm_clock_mhz),
-        percent(ratio, 0),
-        whole(reading.power_w),
-        whole(reading.power_limit_w),
-        whole(reading.temperature_c),
-        percent(reading.activity_ratio, 0),
+        fmt.whole(reading.sm_clock_mhz),
+        fmt.percent(ratio, 0),
+        fmt.whole(reading.power_w),
+        fmt.whole(reading.power_limit_w),
+        fmt.whole(reading.temperature_c),
+        fmt.percent(reading.activity_ratio, 0),
     )
 
 
@@ -206,7 +195,7 @@ def gpu_rate(gpu: GpuLive) -> str:
     if not gpu.up or gpu.kept_hz is None:
         return UNKNOWN
     why = "" if gpu.pace == _AS_ASKED else f" {gpu.pace}"
-    return decimal(gpu.kept_hz, 1) + why
+    return fmt.decimal(gpu.kept_hz, 1) + why
 
 
 def gpu_condition(gpu: GpuLive) -> str:
@@ -231,7 +220,7 @@ def _dies_off(dies: DiesLive | None) -> str:
 def _limits(reading: DeviceReading) -> str:
     if reading.causes is None:
         return UNKNOWN
-    return " + ".join(words(cause.label) for cause in sorted(reading.causes)) or "nothing"
+    return " + ".join(fmt.words(cause.label) for cause in sorted(reading.causes)) or "nothing"
 
 
 def _live_cells(gpu: GpuLive, lost_ratio: float | None, spark: str) -> tuple[str, ...]:
@@ -250,7 +239,7 @@ def _live_cells(gpu: GpuLive, lost_ratio: float | None, spark: str) -> tuple[str
 
 def _per_second_ms(ratio: float | None) -> str:
     """Format a share of time as milliseconds of each second."""
-    return UNKNOWN if ratio is None else decimal(1000 * ratio, 0 if ratio >= 0.1 else 1)
+    return UNKNOWN if ratio is None else fmt.decimal(1000 * ratio, 0 if ratio >= 0.1 else 1)
 
 
 def _title(now: NodeSnapshot) -> str:
@@ -306,16 +295,16 @@ def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
 
 def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     up_s = (now.taken_unix_ns - now.started_unix_ns) / NS_PER_S
-    yield "agent", f"{now.version} on {now.node}, up {duration(up_s)}"
+    yield "agent", f"{now.version} on {now.node}, up {fmt.duration(up_s)}"
     sampler, invalid = now.sampler, sum(gpu.invalid_count for gpu in now.gpus)
-    left_out = (f"{plural(invalid, 'impossible value')} left out",) if invalid else ()
+    left_out = (f"{fmt.plural(invalid, 'impossible value')} left out",) if invalid else ()
     yield (
         "sampler",
         ", ".join(
             (
                 sampler.condition.value,
                 f"{now.backend or 'no back end'}, driver {now.driver or 'version unknown'}",
-                f"{count(sampler.restart_count)} restarts",
+                f"{fmt.count(sampler.restart_count)} restarts",
                 *left_out,
             )
         ),
@@ -324,34 +313,34 @@ def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
         yield "back end", now.chosen
     if now.pause is not None:
         until_ns = now.pause.until_unix_ns
-        end = "taken away" if until_ns is None else moment(until_ns)
+        end = "taken away" if until_ns is None else fmt.moment(until_ns)
         yield "paused", f"until {end}: {now.pause.reason}"
 
 
 def _recorder(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     kept = now.archive
-    since = UNKNOWN if kept.oldest_unix_ns is None else moment(kept.oldest_unix_ns)
-    lost = f", {count(kept.lost_samples)} samples lost" if kept.lost_samples else ""
-    damaged = f", {count(kept.damaged_chunks)} damaged chunks" if kept.damaged_chunks else ""
-    yield "recorder", f"{size(kept.bytes)}, samples since {since}{lost}{damaged}"
+    since = UNKNOWN if kept.oldest_unix_ns is None else fmt.moment(kept.oldest_unix_ns)
+    lost = f", {fmt.count(kept.lost_samples)} samples lost" if kept.lost_samples else ""
+    damaged = f", {fmt.count(kept.damaged_chunks)} damaged chunks" if kept.damaged_chunks else ""
+    yield "recorder", f"{fmt.size(kept.bytes)}, samples since {since}{lost}{damaged}"
 
 
 def _store(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     kept = now.store
-    memory = f", {count(kept.in_memory)} rows in memory only" if kept.in_memory else ""
-    rows = f"{count(kept.steps)} step rows, {count(kept.traces)} traces"
-    dropped = f", {count(kept.dropped)} changes dropped" if kept.dropped else ""
-    yield "store", f"{size(kept.bytes)}, {rows}{memory}{dropped}"
+    memory = f", {fmt.count(kept.in_memory)} rows in memory only" if kept.in_memory else ""
+    rows = f"{fmt.count(kept.steps)} step rows, {fmt.count(kept.traces)} traces"
+    dropped = f", {fmt.count(kept.dropped)} changes dropped" if kept.dropped else ""
+    yield "store", f"{fmt.size(kept.bytes)}, {rows}{memory}{dropped}"
 
 
 def _analysis(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     taken = now.analysis
-    outcomes = [f"{count(number)} {outcome}" for outcome, number in taken.outcomes.items()]
+    outcomes = [f"{fmt.count(number)} {outcome}" for outcome, number in taken.outcomes.items()]
     working = f", working on {taken.working_on}" if taken.working_on else ""
     yield (
         "traces",
-        f"analysis {taken.mode}, {count(taken.waiting)} waiting{working}, "
-        f"spool {size(taken.spool_bytes)}; {', '.join(outcomes) or 'none since the start'}",
+        f"analysis {taken.mode}, {fmt.count(taken.waiting)} waiting{working}, "
+        f"spool {fmt.size(taken.spool_bytes)}; {', '.join(outcomes) or 'none since the start'}",
     )
 
 
@@ -361,7 +350,7 @@ def _self_test(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     if not all(map(known, ratios)):
         yield "self-test", f"what sampling costs a step is not measured: {found.reason or UNKNOWN}"
         return
-    change, low, high = (percent(ratio - 1, 2) for ratio in ratios if known(ratio))
+    change, low, high = (fmt.percent(ratio - 1, 2) for ratio in ratios if known(ratio))
     yield (
         "self-test",
         f"sampling makes steps {change} % longer [{low}, {high}], by {found.block_count} blocks",
@@ -372,7 +361,7 @@ def _cells(gpu: GpuLive) -> tuple[str, ...]:
     return (
         gpu.info.gpu,
         *gpu_values(gpu),
-        percent(_lost_ratio(gpu)),
+        fmt.percent(_lost_ratio(gpu)),
         gpu_rate(gpu),
         gpu_condition(gpu),
     )
@@ -389,7 +378,7 @@ def _processes(gpu: GpuLive) -> Iterator[tuple[str, str, str]]:
 
 
 def _size(value_bytes: int | None) -> str:
-    return UNKNOWN if value_bytes is None else size(value_bytes)
+    return UNKNOWN if value_bytes is None else fmt.size(value_bytes)
 
 
 def _lost_ratio(gpu: GpuLive) -> float | None:

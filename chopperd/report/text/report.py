@@ -19,23 +19,12 @@ from chopperd.model.report_rows import (
     Row,
 )
 from chopperd.report.text import answers, sections
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.headline import HeadlineRow, headline
 from chopperd.report.text.holders import by_holder, who_held_it
 from chopperd.report.text.page import WIDTH, Beside, Section, page_text, simulated_mark, table
 from chopperd.report.text.tables import TITLES, classes, families, host_parts, parts, why_none
-from chopperd.report.text.wording import (
-    UNKNOWN,
-    brief_name,
-    count,
-    decimal,
-    known,
-    milliseconds,
-    percent,
-    shorten,
-    size,
-    spread,
-    words,
-)
+from chopperd.report.text.wording import UNKNOWN, known
 
 # Tables of copies, collectives, contention and efficiency, over the whole files.
 
@@ -66,8 +55,8 @@ def copies(document: ReportDocument) -> Section | None:
 def _copy_cells(direction: str, members: Sequence[CopyTraffic]) -> tuple[str, ...]:
     return (
         direction,
-        count(sum(each.count for each in members)),
-        milliseconds(sum(each.time_ns for each in members)),
+        fmt.count(sum(each.count for each in members)),
+        fmt.milliseconds(sum(each.time_ns for each in members)),
         _moved(each.bytes for each in members),
         _rates(each.rate_bytes_per_s for each in members),
     )
@@ -75,11 +64,11 @@ def _copy_cells(direction: str, members: Sequence[CopyTraffic]) -> tuple[str, ..
 
 def _moved(sizes: Iterable[int | None]) -> str:
     known_sizes = [each for each in sizes if each is not None]
-    return size(sum(known_sizes)) if known_sizes else UNKNOWN
+    return fmt.size(sum(known_sizes)) if known_sizes else UNKNOWN
 
 
 def _rates(rates: Iterable[float | None]) -> str:
-    return spread([each / _GIGA for each in rates if known(each)], digits=1)
+    return fmt.spread([each / _GIGA for each in rates if known(each)], digits=1)
 
 
 def collectives(document: ReportDocument) -> Section | None:
@@ -94,7 +83,7 @@ def collectives(document: ReportDocument) -> Section | None:
     lines = sorted(alike.values(), key=lambda those: -sum(each.time_ns for each in those))
     title = "COLLECTIVES  whole file"
     if len(lines) > _SHOWN:
-        title += f", {_SHOWN} with the most time of {count(len(lines))} (--format json)"
+        title += f", {_SHOWN} with the most time of {fmt.count(len(lines))} (--format json)"
     columns = (
         *("~<collective", "-?~<group", "-ranks", "count", "ms", "moved", "-??GB/s", "-bus GB/s"),
     )
@@ -109,10 +98,10 @@ def _collective_cells(members: Sequence[CollectiveTraffic]) -> tuple[str, ...]:
     label = first.group_description or ", ".join(names) or UNKNOWN
     return (
         first.name,
-        shorten(label, _GROUP_WIDTH),
+        fmt.shorten(label, _GROUP_WIDTH),
         _ranks(members),
-        count(sum(each.count for each in members)),
-        milliseconds(sum(each.time_ns for each in members)),
+        fmt.count(sum(each.count for each in members)),
+        fmt.milliseconds(sum(each.time_ns for each in members)),
         _moved(each.bytes for each in members),
         _rates(each.algorithm_bytes_per_s for each in members),
         _rates(each.bus_bytes_per_s for each in members),
@@ -126,7 +115,7 @@ def _ranks(members: Sequence[CollectiveTraffic]) -> str:
     only = ranks.pop() if len(ranks) == 1 else None
     if size_of_group is None:
         return only or UNKNOWN
-    text = count(size_of_group)
+    text = fmt.count(size_of_group)
     fits = only is not None and len(text) + 2 + len(only) <= _RANKS_WIDTH
     return f"{text}: {only}" if fits else text
 
@@ -152,14 +141,14 @@ def contention(document: ReportDocument) -> Section | None:
 
 
 def _contention_cells(family: Family, how: Contention) -> tuple[str, ...]:
-    low, high = decimal(how.low, 2), decimal(how.high, 2)
+    low, high = fmt.decimal(how.low, 2), fmt.decimal(how.high, 2)
     return (
-        brief_name(family.name),
-        words(family.class_),
-        count(how.count),
-        milliseconds(family.time_ns),
-        f"{decimal(how.factor, 2)} [{low}, {high}]",
-        decimal(how.chopper_e50_e0, 2),
+        fmt.brief_name(family.name),
+        fmt.words(family.class_),
+        fmt.count(how.count),
+        fmt.milliseconds(family.time_ns),
+        f"{fmt.decimal(how.factor, 2)} [{low}, {high}]",
+        fmt.decimal(how.chopper_e50_e0, 2),
     )
 
 
@@ -214,7 +203,9 @@ def _types(rows: Sequence[Row]) -> str:
         return ""
     left_ns = all_ns - sum(times_ns.values())
     shares = [*sorted(times_ns.items(), key=lambda each: -each[1]), ("of no known type", left_ns)]
-    return f"compute time: {', '.join(f'{name} {percent(ns / all_ns)} %' for name, ns in shares)}"
+    return (
+        f"compute time: {', '.join(f'{name} {fmt.percent(ns / all_ns)} %' for name, ns in shares)}"
+    )
 
 
 def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:
@@ -224,14 +215,14 @@ def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:
         f"dev {row.device}" if row.gpu is None else row.gpu,
         UNKNOWN if row.rank is None else str(row.rank),
         each.dtype or UNKNOWN,
-        decimal(rate / _TERA if known(rate) else None, 1),
-        percent(each.utilization),
-        milliseconds(each.theoretical_ns),
-        decimal(each.overhead_utilization, 3),
-        decimal(each.overhead_overlap, 3),
-        decimal(each.overhead_frequency, 3),
-        milliseconds(took_ns),
-        percent(each.shaped_share),
+        fmt.decimal(rate / _TERA if known(rate) else None, 1),
+        fmt.percent(each.utilization),
+        fmt.milliseconds(each.theoretical_ns),
+        fmt.decimal(each.overhead_utilization, 3),
+        fmt.decimal(each.overhead_overlap, 3),
+        fmt.decimal(each.overhead_frequency, 3),
+        fmt.milliseconds(took_ns),
+        fmt.percent(each.shaped_share),
     )
 
 

@@ -9,25 +9,13 @@ from typing import Final
 
 from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, TraceSummary
 from chopperd.model.report_rows import Row
-from chopperd.report.text.costs import gpu_name, main_cause, wait_and_transfer
-from chopperd.report.text.holders import DEVICE_WAITS, LATENCY, holders
+from chopperd.report.text import wording as fmt
+from chopperd.report.text.costs import gpu_name, launch_parts, main_cause, wait_and_transfer
+from chopperd.report.text.holders import holders
 from chopperd.report.text.page import Section, plain, table
 from chopperd.report.text.resolution import pooled_share, row_share
 from chopperd.report.text.trust import unresolved
-from chopperd.report.text.wording import (
-    UNKNOWN,
-    brief_milliseconds,
-    count,
-    fixed_milliseconds,
-    known,
-    millisecond_digits,
-    milliseconds,
-    percent,
-    plural,
-    shorten,
-    whole,
-    words,
-)
+from chopperd.report.text.wording import UNKNOWN, known
 
 #: Shares of the step from which a row is marked as large, and very large.
 _LARGE: Final = 0.05
@@ -57,6 +45,7 @@ STEP_COLUMNS: Final = (
     *("-????lost", "<-lost % [95 %]", "-excess", "<-"),
 )
 STEP_CAPTION: Final = "times in ms; comm*: with no compute at the same time"
+_REMARKS: Final = ("host_only", "tail", "partial")
 _HOST_CAPTION: Final = "times in ms, of the host's markers"
 _IDLE_ROWS: Final = tuple(name for name in _WATERFALL_LABELS if name.startswith("idle_"))
 
@@ -72,19 +61,19 @@ def waterfall(document: ReportDocument) -> Section | None:
     if summary.basis == "totals":
         title = "WHERE THE TIME WENT  whole file, critical device"
     else:
-        steps = plural(summary.steps, "complete step")
+        steps = fmt.plural(summary.steps, "complete step")
         title = f"WHERE THE STEP WENT  critical device, mean over {steps}"
     total_ns = sum(summary.waterfall_ns.values())
-    digits = millisecond_digits(total_ns, significant=5)
+    digits = fmt.ms_digits(total_ns, significant=5)
     rows: list[tuple[str, ...]] = []
     styles: dict[int, str] = {}
     for label, value_ns, style in _waterfall_lines(document, summary.waterfall_ns):
         share = value_ns / total_ns if total_ns else None
         styles[len(rows)] = _severity(share) if style is None else style
         drawn = "" if share is None or label.startswith(" ") else str(share)
-        rows.append((label, fixed_milliseconds(value_ns, digits), percent(share), drawn))
-    whole_share = percent(1.0) if total_ns else UNKNOWN
-    rows.append(("window", fixed_milliseconds(total_ns, digits), whole_share, ""))
+        rows.append((label, fmt.fixed_ms(value_ns, digits), fmt.percent(share), drawn))
+    whole_share = fmt.percent(1.0) if total_ns else UNKNOWN
+    rows.append(("window", fmt.fixed_ms(total_ns, digits), whole_share, ""))
     return table(title, ("<", "ms", "%", "??="), rows, styles=styles)
 
 
@@ -99,14 +88,13 @@ def _waterfall_lines(
 ) -> Iterator[tuple[str, float, str | None]]:
     """Yield label, time, and style of each row with time, and of its parts where known."""
     is_clocked = "dvfs_loss" in waterfall_ns
-    for name, label in _WATERFALL_LABELS.items():
-        value_ns = waterfall_ns.get(name)
+    for name in _WATERFALL_LABELS:
+        label, value_ns = _WATERFALL_LABELS[name], waterfall_ns.get(name)
         if not value_ns:
             continue
-        shown = label
         if name == "compute_unsampled" and not is_clocked:
-            shown = "compute, clock unknown"
-        yield shown, value_ns, None if name.startswith(("idle", "exposed")) else ""
+            label = "compute, clock unknown"
+        yield label, value_ns, None if name.startswith(("idle", "exposed")) else ""
         for part, part_ns in _parts(document, name):
             yield f"  {part}", part_ns, "dim"
 
@@ -119,14 +107,9 @@ def _parts(document: ReportDocument, name: str) -> list[tuple[str, float]]:
     found = holders(document) if name == "idle_launch_call" else None
     if found is None:
         return []
-    those = found.of(name)
-    groups = {
-        "in launch calls": [e for e in those if e.name not in {LATENCY, DEVICE_WAITS}],
-        "after the call has returned": [e for e in those if e.name == LATENCY],
-        "the device waits": [e for e in those if e.name == DEVICE_WAITS],
-    }
-    sums = {label: found.mean_ns(each, lambda held: held.time_ns) for label, each in groups.items()}
-    return [(label, time_ns) for label, time_ns in sums.items() if time_ns]
+    labels = ("in launch calls", "after the call has returned", "the device waits")
+    sums = zip(labels, map(found.mean_ns, launch_parts(found.of(name))), strict=True)
+    return [(label, time_ns) for label, time_ns in sums if time_ns]
 
 
 def steps(document: ReportDocument) -> Section | None:
@@ -141,13 +124,11 @@ def steps(document: ReportDocument) -> Section | None:
     elif len(chosen) < len(document.steps):
         title += "  critical device of each"
     if len(shown) < len(chosen):
-        title += f"  last {len(shown)} of {count(len(chosen))} (--step N, --last N, --format csv)"
-    return table(
-        title,
-        STEP_COLUMNS,
-        [step_cells(row) for row in shown],
-        caption=_steps_caption(document, shown),
-    )
+        title += (
+            f"  last {len(shown)} of {fmt.count(len(chosen))} (--step N, --last N, --format csv)"
+        )
+    caption = _steps_caption(document, shown)
+    return table(title, STEP_COLUMNS, map(step_cells, shown), caption=caption)
 
 
 def _steps_caption(document: ReportDocument, shown: Sequence[Row]) -> str:
@@ -176,16 +157,16 @@ def step_cells(row: Row) -> tuple[str, ...]:
         str(row.step) if row.step is not None else UNKNOWN,
         _integer(row.rank),
         _row_gpu(row),
-        milliseconds(row.window_ns),
-        milliseconds(row.compute_ns),
-        milliseconds(parts.exposed_comm if parts else None),
-        milliseconds(sum(getattr(parts, name) for name in _IDLE_ROWS) if parts else None),
-        milliseconds(row.marker_ns) if row.host_only else UNKNOWN,
-        whole(clock.mean_mhz if clock is not None else None),
-        milliseconds(row.dvfs.lost_ns),
+        fmt.milliseconds(row.window_ns),
+        fmt.milliseconds(row.compute_ns),
+        fmt.milliseconds(parts.exposed_comm if parts else None),
+        fmt.milliseconds(sum(getattr(parts, name) for name in _IDLE_ROWS) if parts else None),
+        fmt.milliseconds(row.marker_ns) if row.host_only else UNKNOWN,
+        fmt.whole(clock.mean_mhz if clock is not None else None),
+        fmt.milliseconds(row.dvfs.lost_ns),
         _lost_share(row),
-        milliseconds(row.dvfs.excess_ns),
-        _remarks(row),
+        fmt.milliseconds(row.dvfs.excess_ns),
+        fmt.words(", ".join(each for each in _REMARKS if getattr(row, each))),
     )
 
 
@@ -199,18 +180,7 @@ def _lost_share(row: Row) -> str:
     share = row_share(row)
     if share is None:
         return UNKNOWN
-    if not share.resolved:
-        return "n.r."
-    return share.brackets().replace(" %", "")
-
-
-def _remarks(row: Row) -> str:
-    marks = [
-        "host only" if row.host_only else "",
-        "tail" if row.tail else "",
-        "partial" if row.partial else "",
-    ]
-    return ", ".join(filter(None, marks))
+    return share.brackets().replace(" %", "") if share.resolved else "n.r."
 
 
 def gpus(document: ReportDocument) -> Section | None:
@@ -234,25 +204,23 @@ def gpus(document: ReportDocument) -> Section | None:
 
 
 def _gpu_cells(document: ReportDocument, line: GpuLine) -> tuple[str, ...]:
-    low_ns, high_ns = line.excess_low_ns_per_step, line.excess_high_ns_per_step
-    is_known = known(low_ns) and known(high_ns)
     cause = main_cause(document, line)
     return (
         gpu_name(line).removeprefix("GPU ").replace("trace device", "dev"),
         _integer(line.rank),
-        whole(line.mean_mhz),
-        whole(line.peers_median_mhz),
-        percent(line.gap_ratio),
-        milliseconds(line.excess_ns_per_step),
-        f"[{brief_milliseconds(low_ns)}, {brief_milliseconds(high_ns)}]" if is_known else UNKNOWN,
-        whole(line.temperature_mean_c),
-        f"{words(cause[0])} {percent(cause[1], 0)} %" if cause is not None else UNKNOWN,
+        fmt.whole(line.mean_mhz),
+        fmt.whole(line.peers_median_mhz),
+        fmt.percent(line.gap_ratio),
+        fmt.milliseconds(line.excess_ns_per_step),
+        fmt.ms_interval(line.excess_low_ns_per_step, line.excess_high_ns_per_step) or UNKNOWN,
+        fmt.whole(line.temperature_mean_c),
+        fmt.share_of(*cause) if cause is not None else UNKNOWN,
         _integer(line.slowest_steps),
     )
 
 
 def _integer(value: int | None) -> str:
-    return UNKNOWN if value is None else count(value)
+    return UNKNOWN if value is None else fmt.count(value)
 
 
 def notes(document: ReportDocument) -> Section | None:
@@ -296,7 +264,7 @@ def _rank(trace: TraceSummary) -> str:
 
 
 def _device_cells(device: DeviceSummary) -> tuple[str, str, str]:
-    name = shorten(device.name or "unnamed", _NAME_WIDTH)
+    name = fmt.shorten(device.name or "unnamed", _NAME_WIDTH)
     if device.gpu is None:
         return f"device {device.device}", name, "clocks unknown"
-    return f"GPU {device.gpu}", name, f"by {words(device.mapping or 'unknown rule')}"
+    return f"GPU {device.gpu}", name, f"by {fmt.words(device.mapping or 'unknown rule')}"

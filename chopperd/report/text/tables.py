@@ -6,20 +6,10 @@ from typing import Final, TypeVar
 
 from chopperd.model.report import FIELDS, By, HostPart, PartsBy, ReportDocument
 from chopperd.model.report_rows import UNKNOWN_PART, ClassTotal, Family, Part
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.holders import used_rows
 from chopperd.report.text.page import Section, table
-from chopperd.report.text.wording import (
-    UNKNOWN,
-    brief_name,
-    count,
-    decimal,
-    known,
-    milliseconds,
-    percent,
-    shorten,
-    spread,
-    words,
-)
+from chopperd.report.text.wording import UNKNOWN, known
 
 #: Lines of a table.
 SHOWN: Final = 20
@@ -70,12 +60,12 @@ def _title(
     if len(lines) <= SHOWN:
         return name
     merged = any(each.merged for _, _, members in lines for each in members)
-    there = f"{'more than ' if merged else ''}{count(len(lines))}"
+    there = f"{'more than ' if merged else ''}{fmt.count(len(lines))}"
     return f"{name}, {SHOWN} with the most time of {there} (--format json)"
 
 
 def _share(time_ns: int, all_ns: int) -> str:
-    return percent(time_ns / all_ns if all_ns else None)
+    return fmt.percent(time_ns / all_ns if all_ns else None)
 
 
 def summed_loss(members: Sequence[Family | ClassTotal | Part], shares: int = 1) -> str:
@@ -91,9 +81,11 @@ def summed_loss(members: Sequence[Family | ClassTotal | Part], shares: int = 1) 
         for each in members
         if each.lost_low_ns is not None and each.lost_high_ns is not None
     ]
-    text = ("" if len(losses_ns) == len(members) else "≥ ") + milliseconds(sum(losses_ns) / shares)
+    text = ("" if len(losses_ns) == len(members) else "≥ ") + fmt.milliseconds(
+        sum(losses_ns) / shares
+    )
     has_intervals = len(halves_ns) == len(losses_ns)
-    return f"{text} ±{milliseconds(sum(halves_ns) / shares)}" if has_intervals else text
+    return f"{text} ±{fmt.milliseconds(sum(halves_ns) / shares)}" if has_intervals else text
 
 
 def classes(document: ReportDocument) -> Section | None:
@@ -115,9 +107,9 @@ def classes(document: ReportDocument) -> Section | None:
     )
     cells = [
         (
-            words(name),
-            milliseconds(time_ns / shares),
-            milliseconds(_exposed(members, shares)),
+            fmt.words(name),
+            fmt.milliseconds(time_ns / shares),
+            fmt.milliseconds(_exposed(members, shares)),
             _share(time_ns, window_ns),
             summed_loss(members, shares),
         )
@@ -151,12 +143,12 @@ def families(document: ReportDocument) -> Section | None:
     shared = reasons.pop() if is_shared else None
     cells = [
         (
-            brief_name(name),
-            words(class_),
-            count(sum(family.count for family in members)),
-            milliseconds(time_ns),
-            spread([family.mean_mhz for family in members if known(family.mean_mhz)]),
-            count(sum(family.samples for family in members)),
+            fmt.brief_name(name),
+            fmt.words(class_),
+            fmt.count(sum(family.count for family in members)),
+            fmt.milliseconds(time_ns),
+            fmt.spread([family.mean_mhz for family in members if known(family.mean_mhz)]),
+            fmt.count(sum(family.samples for family in members)),
             summed_loss(members),
             _launch(members),
             _of_peak(members),
@@ -175,13 +167,13 @@ def families(document: ReportDocument) -> Section | None:
 def _launch(members: Sequence[Family | Part]) -> str:
     """Format the time between compute kernels that ends with one of these."""
     known_ns = [each.chopper.launch_ns for each in members if each.chopper is not None]
-    return milliseconds(sum(known_ns)) if known_ns else UNKNOWN
+    return fmt.milliseconds(sum(known_ns)) if known_ns else UNKNOWN
 
 
 def _of_peak(members: Sequence[Family | Part]) -> str:
     """Format the work as a share of the stated peak; of several devices, lowest to highest."""
     shares = [each.efficiency.utilization for each in members if each.efficiency is not None]
-    return spread([100 * each for each in shares if known(each)], digits=1)
+    return fmt.spread([100 * each for each in shares if known(each)], digits=1)
 
 
 def _beta(members: Sequence[Family]) -> str:
@@ -192,12 +184,12 @@ def _beta(members: Sequence[Family]) -> str:
     measured = [family for family in members if known(family.beta)]
     if len(measured) == 1:
         only = measured[0]
-        low, high = decimal(only.beta_low, 2), decimal(only.beta_high, 2)
-        return f"{decimal(only.beta, 2)} [{low}, {high}]"
+        low, high = fmt.decimal(only.beta_low, 2), fmt.decimal(only.beta_high, 2)
+        return f"{fmt.decimal(only.beta, 2)} [{low}, {high}]"
     if measured:
-        return spread([family.beta for family in measured if known(family.beta)], digits=2)
+        return fmt.spread([family.beta for family in measured if known(family.beta)], digits=2)
     reasons = {family.beta_reason for family in members if family.beta_reason}
-    return shorten(words(min(reasons)), _REASON_WIDTH) if reasons else UNKNOWN
+    return fmt.shorten(fmt.words(min(reasons)), _REASON_WIDTH) if reasons else UNKNOWN
 
 
 def why_none(document: ReportDocument) -> str:
@@ -218,12 +210,12 @@ def parts(document: ReportDocument, by: PartsBy) -> Section | None:
         return None
     rows = [
         (
-            brief_name(name),
-            count(sum(part.count for part in members)),
-            milliseconds(time_ns),
+            fmt.brief_name(name),
+            fmt.count(sum(part.count for part in members)),
+            fmt.milliseconds(time_ns),
             _share(time_ns, all_ns),
-            spread([part.mean_mhz for part in members if known(part.mean_mhz)]),
-            count(sum(part.samples for part in members)),
+            fmt.spread([part.mean_mhz for part in members if known(part.mean_mhz)]),
+            fmt.count(sum(part.samples for part in members)),
             summed_loss(members),
             _launch(members),
             _of_peak(members),
@@ -252,9 +244,9 @@ def host_parts(document: ReportDocument, by: PartsBy) -> Section | None:
         return None
     rows = [
         (
-            brief_name(name),
-            count(sum(part.count for part in members)),
-            milliseconds(time_ns),
+            fmt.brief_name(name),
+            fmt.count(sum(part.count for part in members)),
+            fmt.milliseconds(time_ns),
             _share(time_ns, all_ns),
         )
         for name, time_ns, members in lines[:SHOWN]

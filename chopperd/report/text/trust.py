@@ -4,17 +4,9 @@ from typing import Final
 
 from chopperd.correlate.belonging import MAX_LAG_NS
 from chopperd.model.report import CauseShare, ReportDocument, Summary
+from chopperd.report.text import wording as fmt
 from chopperd.report.text.resolution import Share, pooled_share, summary_share
-from chopperd.report.text.wording import (
-    brief_milliseconds,
-    decimal,
-    known,
-    percent,
-    plural,
-    spread,
-    whole,
-    words,
-)
+from chopperd.report.text.wording import known
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 #: Below this coverage the line of the clock says that the rest of compute was not sampled.
@@ -51,9 +43,11 @@ def clock(document: ReportDocument) -> list[str]:
     if not (document.totals or document.devices):
         return []
     if summary is None or not known(summary.lost_ns):
-        if _reason_code(document) == "no_samples":
+        code = _reason_code(document)
+        if code == "no_samples":
             return [f"unknown, no samples: {_HOW_TO_SAMPLE}"]
-        return [f"{_unknown(document)}: {unknown_reason(document)}"]
+        what = "GPU unknown" if code == "device_unmapped" else "unknown"
+        return [f"{what}: {_unknown_reason(document, code)}"]
     if foreign := foreign_samples(document):
         return [f"unknown: {foreign}"]
     doubt = _doubt(document, summary, _DOUBTFUL_CODES)
@@ -87,21 +81,15 @@ def _doubt(document: ReportDocument, summary: Summary, codes: tuple[str, ...]) -
     return next((note.text for note in document.notes if note.code in codes), "")
 
 
-def _unknown(document: ReportDocument) -> str:
-    """Return what is unknown where there is no clock cost: the cost itself, or the GPU."""
-    code = _reason_code(document)
-    return "GPU unknown" if code == "device_unmapped" else "unknown"
-
-
 def _reason_code(document: ReportDocument) -> str | None:
     """Return the code of the most basic note that explains a missing clock cost; else None."""
     codes = {note.code for note in document.notes}
     return next((code for code in _REASON_CODES if code in codes), None)
 
 
-def unknown_reason(document: ReportDocument) -> str:
+def _unknown_reason(document: ReportDocument, code: str | None) -> str:
     """Return why there is no clock cost, from the notes if possible, else from the document."""
-    if code := _reason_code(document):
+    if code is not None:
         return next(note.text for note in document.notes if note.code == code)
     if document.sampling.samples_in_compute == 0:
         return "no clock samples while compute ran"
@@ -111,14 +99,13 @@ def unknown_reason(document: ReportDocument) -> str:
 
 
 def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
-    amount = f"at most {brief_milliseconds(summary.lost_ns)} ms"
+    amount = f"at most {fmt.brief_ms(summary.lost_ns)} ms"
     share, below = summary_share(summary), f"below {_reference(document)}"
     if share is None:
         return [f"{amount} {below}{_physics(summary)}"]
     if share.resolved:
         return [f"{amount} ({share.brackets()}) {below}{_physics(summary)}"]
-    pooled = pooled_share(document.totals) or share
-    return [f"{amount} {below}, {_UNRESOLVED}", _pooled(pooled)]
+    return [f"{amount} {below}, {unresolved(pooled_share(document.totals) or share)}"]
 
 
 def _physics(summary: Summary) -> str:
@@ -132,25 +119,20 @@ def _sampled_part(summary: Summary) -> str:
     """Return a remark on the share of compute with a clock; empty where that is nearly all."""
     if not known(summary.coverage_ratio) or summary.coverage_ratio >= _FULL_COVERAGE_RATIO:
         return ""
-    return (
-        f"only {percent(summary.coverage_ratio, 0)} % of compute was sampled, the rest adds to it"
-    )
+    share = fmt.percent(summary.coverage_ratio, 0)
+    return f"only {share} % of compute was sampled, the rest adds to it"
 
 
 def unresolved(pooled: Share) -> str:
     """Return the text for an interval that is too wide for a figure, with the pooled share."""
-    return f"{_UNRESOLVED}; {_pooled(pooled)}"
-
-
-def _pooled(share: Share) -> str:
-    return f"pooled over the run: {share.plus_minus()}"
+    return f"{_UNRESOLVED}; pooled over the run: {pooled.plus_minus()}"
 
 
 def _sensitivity(summary: Summary) -> str:
     low_ns, high_ns = summary.lost_measured_low_ns, summary.lost_measured_high_ns
     if not known(low_ns) or not known(high_ns):
         return ""
-    low, high = brief_milliseconds(low_ns), brief_milliseconds(high_ns)
+    low, high = fmt.brief_ms(low_ns), fmt.brief_ms(high_ns)
     return f"{low if low == high else f'{low} to {high}'} ms by measured sensitivity"
 
 
@@ -160,19 +142,14 @@ def _excess(summary: Summary) -> str:
     low_ns, high_ns = summary.excess_low_ns, summary.excess_high_ns
     if summary.excess_ns == 0 or low_ns == 0:
         return "no more than peers"
-    excess = f"{brief_milliseconds(summary.excess_ns)} ms more than peers"
-    if not known(low_ns) or not known(high_ns):
-        return excess
-    return f"{excess} [{brief_milliseconds(low_ns)}, {brief_milliseconds(high_ns)}]"
+    excess = f"{fmt.brief_ms(summary.excess_ns)} ms more than peers"
+    return f"{excess} {fmt.ms_interval(low_ns, high_ns)}".rstrip()
 
 
 def _causes(summary: Summary) -> str:
     if not summary.causes:
         return "" if summary.lost_ns == 0 else "cause unknown"
-    return ", ".join(
-        f"{words(each.cause)} {percent(each.share, 0)} %{_below_cap(each)}"
-        for each in summary.causes
-    )
+    return ", ".join(fmt.share_of(c.cause, c.share) + _below_cap(c) for c in summary.causes)
 
 
 def _below_cap(cause: CauseShare) -> str:
@@ -180,7 +157,7 @@ def _below_cap(cause: CauseShare) -> str:
     power_w, limit_w = cause.power_w, cause.power_limit_w
     if not known(power_w) or not known(limit_w) or power_w >= _AT_CAP_RATIO * limit_w:
         return ""
-    return f" (at {whole(power_w)} of {whole(limit_w)} W: not by this limit)"
+    return f" (at {fmt.whole(power_w)} of {fmt.whole(limit_w)} W: not by this limit)"
 
 
 def _reference(document: ReportDocument) -> str:
@@ -191,7 +168,7 @@ def _reference(document: ReportDocument) -> str:
     if not clocks_mhz:
         return "an unknown reference clock"
     sources = sorted({source or "source unknown" for clock_mhz, source in references if clock_mhz})
-    return f"{spread(clocks_mhz)} MHz ({words(' and '.join(sources))})"
+    return f"{fmt.spread(clocks_mhz)} MHz ({fmt.words(' and '.join(sources))})"
 
 
 def trust(document: ReportDocument) -> list[str]:
@@ -211,9 +188,9 @@ def trust(document: ReportDocument) -> list[str]:
 
 def _steps(document: ReportDocument) -> str:
     complete = _complete(document)
-    if document.summary is None and not complete:
-        return ""
-    return plural(complete, "complete step") if complete else "no complete step"
+    if complete:
+        return fmt.plural(complete, "complete step")
+    return "" if document.summary is None else "no complete step"
 
 
 def _complete(document: ReportDocument) -> int:
@@ -230,10 +207,10 @@ def _losses(document: ReportDocument) -> list[str]:
     incomplete = sum(not trace.complete for trace in traces)
     unlaunched = sum(trace.lost.get("launches_without_record", 0) for trace in traces)
     found = [
-        f"{plural(incomplete, 'trace')} incomplete" if incomplete else "",
-        plural(damaged, "damaged event") if damaged else "",
-        f"{plural(invalid, 'invalid record')} left out" if invalid else "",
-        f"{plural(unlaunched, 'launch', 'launches')} without record" if unlaunched else "",
+        f"{fmt.plural(incomplete, 'trace')} incomplete" if incomplete else "",
+        fmt.plural(damaged, "damaged event") if damaged else "",
+        f"{fmt.plural(invalid, 'invalid record')} left out" if invalid else "",
+        f"{fmt.plural(unlaunched, 'launch', 'launches')} without record" if unlaunched else "",
     ]
     return [each for each in found if each]
 
@@ -246,7 +223,7 @@ def _ranks(document: ReportDocument) -> str:
     if not here or here >= world_size:
         return ""
     others = "the other" if world_size - here == 1 else "the others"
-    return f"{here} of {plural(world_size, 'rank')} (waits for {others} unknown)"
+    return f"{here} of {fmt.plural(world_size, 'rank')} (waits for {others} unknown)"
 
 
 def _rate(document: ReportDocument) -> list[str]:
@@ -260,8 +237,8 @@ def _rate(document: ReportDocument) -> list[str]:
     coverage = summary.coverage_ratio if summary is not None else None
     return [
         kept,
-        f"{plural(sampling.samples_in_compute, 'sample')} in compute",
-        f"coverage {percent(coverage)} %" if known(coverage) else "coverage unknown",
+        f"{fmt.plural(sampling.samples_in_compute, 'sample')} in compute",
+        f"coverage {fmt.percent(coverage)} %" if known(coverage) else "coverage unknown",
         _sensor(sampling.sensor_period_ms, sampling.kept_hz),
     ]
 
@@ -270,7 +247,7 @@ def _sensor(period_ms: float | None, kept_hz: float) -> str:
     """Return the clock sensor's update period, where it is too long for the rate; else ""."""
     if not known(period_ms) or period_ms * NS_PER_MS * kept_hz < _SLOW_SENSOR_READS * NS_PER_S:
         return ""
-    return f"clock sensor updates each {decimal(period_ms, 0)} ms"
+    return f"clock sensor updates each {fmt.decimal(period_ms, 0)} ms"
 
 
 def _join(document: ReportDocument) -> str:
@@ -279,13 +256,11 @@ def _join(document: ReportDocument) -> str:
         return ""
     if alignment.offset_uncertainty_ns is None:
         return "time join uncertainty unknown"
-    join = f"time join ±{brief_milliseconds(alignment.offset_uncertainty_ns)} ms"
+    join = f"time join ±{fmt.brief_ms(alignment.offset_uncertainty_ns)} ms"
     if alignment.lag_ns is None:
         return f"{join} (lag {alignment.check})"
-    interval = (
-        f"[{brief_milliseconds(alignment.lag_low_ns)}, {brief_milliseconds(alignment.lag_high_ns)}]"
-    )
-    return f"{join} (lag {brief_milliseconds(alignment.lag_ns)} ms {interval})"
+    interval = fmt.ms_interval(alignment.lag_low_ns, alignment.lag_high_ns)
+    return f"{join} (lag {fmt.brief_ms(alignment.lag_ns)} ms {interval})"
 
 
 def _profiler(document: ReportDocument) -> str:
@@ -294,4 +269,4 @@ def _profiler(document: ReportDocument) -> str:
         return ""
     if ratio <= 1:
         return "profiler slows no step"
-    return f"profiler slows a step by {percent(ratio - 1)} %"
+    return f"profiler slows a step by {fmt.percent(ratio - 1)} %"

@@ -3,6 +3,7 @@
 A value that is known but too small to print is written `<0.1`, never `0.0`; unknown is never `0`.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import isfinite
 from re import compile as pattern
@@ -56,26 +57,48 @@ def decimal(value: float | None, digits: int) -> str:
 
 def milliseconds(value_ns: float | None) -> str:
     """Format ns as ms for a table, without unit: at least three significant digits."""
-    return fixed_milliseconds(value_ns, millisecond_digits(value_ns, significant=3))
+    return fixed_ms(value_ns, ms_digits(value_ns, significant=3))
 
 
-def brief_milliseconds(value_ns: float | None) -> str:
+def brief_ms(value_ns: float | None) -> str:
     """Format ns as ms for a sentence, without unit: at least two significant digits."""
-    return fixed_milliseconds(value_ns, millisecond_digits(value_ns, significant=2))
+    return fixed_ms(value_ns, ms_digits(value_ns, significant=2))
 
 
-def short_milliseconds(value_ns: float | None) -> str:
+def short_ms(value_ns: float | None) -> str:
     """Format ns as ms for a sentence: whole from 100 ms on, with two decimals below 1 ms."""
     size_ms = abs(ms_from_ns(value_ns)) if known(value_ns) else 0.0
-    return fixed_milliseconds(value_ns, 0 if size_ms >= 99.95 else 1 if size_ms >= 0.995 else 2)
+    return fixed_ms(value_ns, 0 if size_ms >= 99.95 else 1 if size_ms >= 0.995 else 2)
 
 
-def fixed_milliseconds(value_ns: float | None, digits: int) -> str:
+def fixed_ms(value_ns: float | None, digits: int) -> str:
     """Format ns as ms with `digits` decimals, without unit: for columns that are compared."""
     return decimal(ms_from_ns(value_ns), digits) if known(value_ns) else UNKNOWN
 
 
-def millisecond_digits(value_ns: float | None, *, significant: int) -> int:
+def ms_interval(low_ns: float | None, high_ns: float | None) -> str:
+    """Format an interval in ns as ms, "[1.2, 3.4]"; empty where an end is unknown."""
+    both = known(low_ns) and known(high_ns)
+    return f"[{brief_ms(low_ns)}, {brief_ms(high_ns)}]" if both else ""
+
+
+def share_of(name: str, ratio: float) -> str:
+    """Format a published name and its share: "power cap 83 %"."""
+    return f"{words(name)} {percent(ratio, 0)} %"
+
+
+def largest_shares(values: Mapping[str, float], most: int, least_ratio: float = 0.0) -> str:
+    """Format the largest shares of a sum by published name; empty where the sum is 0."""
+    whole_of_all = sum(values.values())
+    largest = sorted(values.items(), key=lambda each: -each[1])[:most]
+    return ", ".join(
+        share_of(name, value / whole_of_all)
+        for name, value in largest
+        if value and value >= least_ratio * whole_of_all
+    )
+
+
+def ms_digits(value_ns: float | None, *, significant: int) -> int:
     """Return the decimals that give a time in ms `significant` digits; 0 if it is long."""
     size_ms = abs(ms_from_ns(value_ns)) if known(value_ns) else 0.0
     whole_digits = len(str(int(size_ms))) if size_ms >= 1 else 0
@@ -112,8 +135,7 @@ def shorten(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     head = (width - 1) // 2
-    tail = width - 1 - head
-    return text[:head] + ELLIPSIS + text[len(text) - tail :]
+    return text[:head] + ELLIPSIS + text[len(text) - (width - 1 - head) :]
 
 
 def brief_name(name: str) -> str:
@@ -128,15 +150,8 @@ def brief_name(name: str) -> str:
     head, bracket, rest = text.partition("<")
     if not bracket or not head:
         return text
-    inner = next(
-        (
-            each
-            for each in _IDENTIFIER.findall(rest)
-            if each not in _WRAPPERS and _DOES.search(each)
-        ),
-        None,
-    )
-    return f"{head}<{inner}>" if inner is not None else text
+    inner = (i for i in _IDENTIFIER.findall(rest) if i not in _WRAPPERS and _DOES.search(i))
+    return next((f"{head}<{each}>" for each in inner), text)
 
 
 def holder_name(name: str) -> str:

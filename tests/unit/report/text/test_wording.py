@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chopperd.report.text.wording import (
     bar,
-    brief_milliseconds,
+    brief_ms,
     decimal,
     duration,
     milliseconds,
@@ -25,7 +25,7 @@ from chopperd.report.text.wording import (
 def test_unknown_is_a_dash_and_never_a_zero(unknown: float | None) -> None:
     assert decimal(unknown, 1) == "-"
     assert milliseconds(unknown) == "-"
-    assert brief_milliseconds(unknown) == "-"
+    assert brief_ms(unknown) == "-"
     assert percent(unknown) == "-"
     assert bar(unknown, 40) == ""
 
@@ -46,7 +46,7 @@ def test_unknown_is_a_dash_and_never_a_zero(unknown: float | None) -> None:
 )
 def test_times_show_the_digits_that_count(value_ns: int, table: str, sentence: str) -> None:
     assert milliseconds(value_ns) == table
-    assert brief_milliseconds(value_ns) == sentence
+    assert brief_ms(value_ns) == sentence
 
 
 def test_a_small_share_is_below_a_tenth_and_not_zero() -> None:
