@@ -226,7 +226,6 @@ def _print_once(snapshots: Iterable["NodeSnapshot"]) -> None:
 
 
 def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
-    """Whether the losses of all GPUs that are up, at least one, are known."""
     from chopperd.report.text.live_pages import lost_ratios
 
     ratios = lost_ratios(history)
@@ -235,7 +234,6 @@ def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
 
 
 def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
-    """Show the live table until a key or an interrupt ends it."""
     from rich.console import Console
     from rich.live import Live
 
@@ -299,7 +297,6 @@ def demo(seconds: float, preset: str, seed: int, form: options.Format, stay: boo
 
 
 def _print_addresses(addresses: "Addresses") -> None:
-    """Print commands to try on the running agent, one on each line to be copied."""
     rows: list[tuple[str, str]] = []
     if addresses.metrics is not None:
         rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))

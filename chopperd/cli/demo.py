@@ -44,12 +44,8 @@ class _EndedError(Exception):
 class Demonstration:
     """Runs a simulated job whose traces the agent analyses, and shows the first report.
 
-    Args:
-        spec: The simulation.
-        config: The agent's configuration, from `demo_config`.
-        show: Shows the first report.
-        seconds: Length of each capture.
-        stays: Whether captures continue after the first.
+    `config` is from `demo_config`; `seconds` the length of a capture; `stays`: whether captures
+    continue after the first.
     """
 
     def __init__(
@@ -125,11 +121,7 @@ class Demonstration:
         return len(gpus) == len(self._node.gpus) and all(gpu.up for gpu in gpus) and are_listed
 
     def _are_analysed(self) -> bool:
-        """Whether the agent's report covers every rank.
-
-        Raises:
-            ChopperdError: A trace was not analysed.
-        """
+        """Whether the agent's report covers every rank; an error if a trace was not analysed."""
         traces = self._client.traces()
         for each in traces:
             if each.state not in {*_PENDING, TraceState.ANALYSED}:

@@ -46,7 +46,6 @@ def doctor(backend: str | None, form: options.ListFormat, config: Path | None) -
 
 
 def _facts(backend: str | None, path: Path) -> "Facts":
-    """Collect the facts for all checks; a separate process probes the driver."""
     from chopperd.diagnosis import agent_facts
     from chopperd.diagnosis.facts import Clocks, Facts
     from chopperd.diagnosis.machine import Machine, is_synchronised
@@ -155,12 +154,9 @@ def answer_of(
 ) -> Answer:
     """Run a program until it ends, its output is complete, or `limit_s` have passed.
 
-    Args:
-        command: The program and its arguments.
-        limit_s: Time limit.
-        quiet: Whether its stderr is dropped; else it is copied to ours at the end, since readers of
-            our stderr would wait for an abandoned process that had inherited it.
-        is_whole: Whether its output so far is complete: it then has a second to end by itself.
+    Unless `quiet`, its stderr is copied to ours at the end, since readers of our stderr would wait
+    for an abandoned process that had inherited it. Once `is_whole` says that the output so far is
+    complete, it has a second to end by itself.
 
     Raises:
         OSError: The program can't be started.
@@ -188,7 +184,6 @@ def answer_of(
 def _output(
     process: "subprocess.Popen[bytes]", limit_s: float, is_whole: Callable[[bytes], bool]
 ) -> tuple[bytes, bytes | None]:
-    """Wait for a process; return its stdout and stderr, or raise `TimeoutExpired`."""
     import subprocess
 
     waits_count = max(1, math.ceil(limit_s / _CHECK_EVERY_S))
@@ -312,7 +307,6 @@ def _probe_answer(backend: str, calls_count: int, limit_s: float, *, quiet: bool
 
 
 def _smi_numbers() -> Mapping[str, Mapping[str, float]]:
-    """Run nvidia-smi; return its numbers by UUID of the GPU; empty if it is missing or fails."""
     from chopperd.diagnosis.probe import QUERY, numbers_of
 
     try:

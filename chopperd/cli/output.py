@@ -129,7 +129,6 @@ def print_comparison(
 
 
 def _save(data: bytes, output: "Path") -> None:
-    """Replace a file, compressed if its name ends in `.gz`."""
     import gzip
 
     from chopperd.store.disk import replaced_file
@@ -160,7 +159,6 @@ def print_page(page: "RenderableType") -> None:
 
 
 def _terminal_width() -> int:
-    """Return the columns of the terminal that stdout is."""
     from shutil import get_terminal_size
 
     return get_terminal_size().columns
@@ -227,12 +225,7 @@ def complain_of_crash(
 
 
 def program(called: str | None = None, python: str = sys.executable) -> str:
-    """Return how to call this program in a shell: by its name if that finds it, else by a path.
-
-    Args:
-        called: What this process was called by; None: as it was.
-        python: The interpreter that runs it.
-    """
+    """Return how to call this program in a shell: by its name if that finds it, else by a path."""
     from pathlib import Path
 
     own = Path(called or sys.argv[0])

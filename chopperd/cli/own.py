@@ -36,7 +36,6 @@ def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> 
 
 
 def _sampler(arguments: Sequence[str]) -> int:
-    """Run a sampler, which writes to shared memory until the parent ends or stops it."""
     from chopperd.devices.base import BackendOptions
     from chopperd.devices.registry import AUTO, choose
     from chopperd.sampling import process
@@ -54,12 +53,10 @@ def _sampler(arguments: Sequence[str]) -> int:
 
 
 def _sweep(arguments: Sequence[str]) -> int:
-    """Wait until the parent ends, then remove its temporary folder."""
     return sweep(Path(_values(arguments, ["--folder"])["--folder"]))
 
 
 def _probe(arguments: Sequence[str]) -> int:
-    """Probe the GPUs once and write the result to standard output, line by line."""
     from chopperd.diagnosis.probe import probe_lines
 
     given = _values(arguments, ["--backend", "--calls"])
@@ -69,7 +66,6 @@ def _probe(arguments: Sequence[str]) -> int:
 
 
 def _probe_amd(arguments: Sequence[str]) -> int:
-    """Probe AMD's metrics files and library and write the result to standard output, by line."""
     from chopperd.diagnosis.probe import look_lines
 
     for line in look_lines(Path(_values(arguments, ["--sysfs"])["--sysfs"])):

@@ -94,7 +94,6 @@ def record(
 
 
 def _save(samples: "SampleSet | None", output: Path) -> None:
-    """Write the samples of a recording to a file; say so where there are none."""
     if samples is None:
         complain(f"{output} is not written: no GPU was sampled")
         return
@@ -116,14 +115,12 @@ def _check_output(output: Path | None) -> None:
 
 
 def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
-    """Return the traces written since the start."""
     from chopperd.traces.read.sniff import kineto_files
 
     return kineto_files(folder, newer_than_unix_ns=started_unix_ns)
 
 
 def _say_no_trace(folder: Path, samples: "SampleSet | None", form: options.Format) -> None:
-    """Say that no trace was written; report on the samples alone if that form has such a report."""
     missing = f"no Kineto trace written since the start under {folder.resolve()}"
     if samples is None or form not in {"text", "json"}:
         complain(f"{missing}; no report")
@@ -248,7 +245,6 @@ def _say_why_none(document: "ReportDocument", form: str, by: "Breakdown | None")
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:
-    """Raise `ConfigError` if any of these options, which would have no effect, is given."""
     problems = [f"{name}: {why}" for name, value in given.items() if value is not None]
     if problems:
         raise ConfigError(problems)
@@ -257,7 +253,6 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
 def _agents_document(
     config: Path | None, job: str | None, step: int | None, last: int | None
 ) -> "ReportDocument":
-    """Request the agent's report on its newest capture; return it with the selected steps."""
     client = agent_client(config)
     from chopperd.report.build.document import StepSelection, with_selection
 
@@ -321,7 +316,6 @@ def annotate(
 
 
 def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return what `explain` explains, for shells to complete."""
     from chopperd.report.findings.explanations import NAMES
 
     return [name for name in NAMES if name.startswith(begun)]

@@ -93,7 +93,6 @@ def _tested(
     hz: float,
     output: Path | None,
 ) -> "Findings":
-    """Sample the GPU while the load runs; return the findings and save the samples in `output`."""
     from chopperd.cli.recording import recorder_of, sampler_command
     from chopperd.sampling.settings import SamplerSettings
     from chopperd.selftest.findings import findings, phase_words
@@ -115,12 +114,6 @@ def _tested(
 
 
 def _idle_gpu(backend: str, label: str | None, *, anyway: bool) -> "GpuInfo":
-    """Return the GPU to test.
-
-    Raises:
-        ConfigError: There are several, or none with this label.
-        BackendUnavailableError: There is no GPU, or it is in use.
-    """
     from chopperd.devices.registry import open_backend
 
     with closing(open_backend(backend)) as opened:
@@ -145,7 +138,6 @@ def _chosen(gpus: "tuple[GpuInfo, ...]", label: str | None) -> "GpuInfo":
 
 
 def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
-    """Return what uses the GPU, as the driver reports; None if nothing does."""
     from chopperd.devices.base import ListsProcesses
     from chopperd.model.devices import ReadScope
 

@@ -110,7 +110,6 @@ def _owner(folder: Path) -> "ProcessOwner | None":
 
 
 def _job(folder: Path) -> str | None:
-    """Return the Slurm job of a process; None where its environment can't be read or names none."""
     try:
         variables = (folder / "environ").read_bytes().split(b"\0")
     except OSError:

@@ -123,10 +123,6 @@ def _check_out(trace: Path, out: Path) -> None:
 
 
 def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
-    """Build the counter tracks of all devices that have any.
-
-    Raises an error where the trace can't be annotated, or no device has a track.
-    """
     trace, timeline = found.trace, found.timeline
     _check_trace(trace, timeline)
     samples = found.samples
@@ -175,7 +171,6 @@ def _check_trace(trace: Trace, timeline: Timeline) -> None:
 
 
 def _nothing_to_show(found: JoinInput, clocked: dict[int, ClockedDevice]) -> Exception:
-    """Return the error for a trace without any track: why, and the remedy."""
     path, samples = found.trace.meta.path, found.samples
     if samples is not None and all(one.mapped.gpu is None for one in clocked.values()):
         gpus = ", ".join(one.gpu.gpu for one in samples.gpus) or "none"

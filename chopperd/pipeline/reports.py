@@ -205,11 +205,7 @@ def report_traces(paths: Sequence[Path], samples: Path | None) -> ReportDocument
 
 
 def _check_device_map(reports: Sequence[TraceReport]) -> None:
-    """Refuse a device map that gives one GPU to several traces at the same time.
-
-    Raises:
-        ConfigError: The map does; the message names the traces and the remedy.
-    """
+    """Refuse a device map that gives one GPU to several traces at the same time."""
     found = given_twice(reports)
     if found is None:
         return
@@ -275,7 +271,6 @@ def _report_each(
     progress: Progress | None,
     each_from: Mapping[Path, Origin],
 ) -> tuple[list[FileReport], list[Note]]:
-    """Report on each file; return at least one report, and notes on files left out."""
     reports: list[FileReport] = []
     failures: list[TraceFormatError] = []
     notes: list[Note] = []
@@ -300,7 +295,6 @@ def _report_each(
 
 
 def _same_bytes(report: TraceReport, others: Sequence[FileReport]) -> str | None:
-    """Return the path of another trace with the same bytes; None if there is none."""
     traces = (other.report.trace for other in others)
     return next((t.path for t in traces if t.sha256 == report.trace.sha256), None)
 
@@ -384,7 +378,6 @@ def join_input(
 
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
-    """Read a trace, and set the name, job and rank that its origin gives."""
     trace = read_trace(
         path, limits=options.limits, progress=progress, name=origin.name, hashed=options.hashes
     )

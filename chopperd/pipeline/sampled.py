@@ -243,7 +243,6 @@ def _windows(tracks: Sequence[_Track]) -> list[list[BusyClock | None]]:
 def _of_model(
     tracks: Sequence[_Track], clocks: Sequence[Sequence[BusyClock | None]]
 ) -> tuple[dict[int, BusyPeers], list[Note]]:
-    """Compare GPUs of one model; return each one's comparison by position, and notes."""
     is_busy = np.array([[each is not None for each in row] for row in clocks], bool)
     any_busy = np.count_nonzero(is_busy.any(axis=0))
     if not any_busy:
@@ -268,14 +267,7 @@ def _incomparable(members: int, windows: int) -> Note:
 def _judged(
     tracks: Sequence[_Track], positions: Sequence[int], mean_mhz: Float64s, busy_s: Float64s
 ) -> tuple[dict[int, BusyPeers], list[Note]]:
-    """Say which GPUs stand out.
-
-    Args:
-        tracks: Of (g,) GPUs that were busy in the same windows.
-        positions: Key of each one's comparison.
-        mean_mhz: (g, w) mean clock of each in each window.
-        busy_s: (g, w) how long it was busy there.
-    """
+    """Say which of (g,) GPUs stand out, by clocks and busy times in (w,) windows, each (g, w)."""
     own_mhz = (mean_mhz * busy_s).sum(axis=1) / busy_s.sum(axis=1)
     shares = mean_mhz / np.median(mean_mhz, axis=0)
     half_mhz = own_mhz * np.array([_half_ratio(each) for each in shares])
@@ -343,7 +335,6 @@ def _nan(value: float | None) -> float:
 
 
 def _unknown(tracks: Sequence[_Track]) -> list[Note]:
-    """Return notes on what the samples do not say."""
     untold = [each.samples.gpu.gpu for each in tracks if each.totals.busy_sampled_s is None]
     unlimited = [each.samples.gpu.gpu for each in tracks if not each.samples.gpu.sm_clock_max_mhz]
     notes = []

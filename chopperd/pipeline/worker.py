@@ -111,10 +111,7 @@ _STACK_BYTES: Final = 1 << 20
 def main(open_samples: OpenSamples, *, memory_max_bytes: int, in_background: bool) -> int:
     """Answer requests until standard input ends, which exits the process with status 0.
 
-    Args:
-        open_samples: Opens the flight recorder in a folder.
-        memory_max_bytes: Allocations beyond this fail.
-        in_background: Whether to take the lowest priorities.
+    Allocations beyond `memory_max_bytes` fail; `in_background` takes the lowest priorities.
     """
     for asked in (signal.SIGINT, signal.SIGTERM):  # the agent ends the worker, by its input
         signal.signal(asked, signal.SIG_IGN)
@@ -182,11 +179,7 @@ class Desk:
 
 
 def _refuse_empty(report: TraceReport) -> None:
-    """Refuse an empty trace: as the newest of its job it would hide one with content.
-
-    Raises:
-        TraceFormatError: The trace has neither a step nor a record of a device.
-    """
+    """Refuse an empty trace: as the newest of its job it would hide one with content."""
     if not (report.totals or report.host_steps):
         path = report.trace.path
         raise TraceFormatError(f"{path} has neither a step nor a device record", path=path)
@@ -223,10 +216,7 @@ def _order(file: FileReport) -> tuple[bool, int, tuple[int, int], str]:
 
 
 def _own_stdout() -> int:
-    """Return a new descriptor of standard output, for replies only.
-
-    Redirects standard output to standard error, so that nothing else writes among the replies.
-    """
+    """Return a descriptor for replies only; other output then goes to standard error."""
     sys.stdout.flush()
     replies_fd = os.dup(_STDOUT_FD)
     os.dup2(_STDERR_FD, _STDOUT_FD)

@@ -152,7 +152,6 @@ def _mapped(
 
 
 def _elsewhere(host: str | None, samples: SampleSet) -> str | None:
-    """Return why samples can't be of a trace's host, by host names; None where they can."""
     if not host or not samples.node:
         return None
     known = {samples.node, *(name for row in samples.processes for name in row.hosts)}
@@ -205,7 +204,6 @@ def _signal(device: DeviceTimeline) -> TracedDevice:
 
 
 def _traced(trace: Trace, used: Sequence[int]) -> Traced:
-    """Collect what a trace says about its devices, by which they are mapped to GPUs."""
     meta = trace.meta
     return Traced(
         devices=meta.devices,
@@ -263,7 +261,6 @@ def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
 
 
 def _traced_device(device: int, timeline: Timeline, trace: Trace) -> TraceDevice:
-    """Return what the trace says about a device."""
     used = [each.device for each in timeline.devices]
     numbers = trace.meta.device_numbers
     said = description_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
@@ -273,7 +270,6 @@ def _traced_device(device: int, timeline: Timeline, trace: Trace) -> TraceDevice
 def _device_summary(
     traced: TraceDevice, trace: Trace, mapped: Mapped, reference: Reference
 ) -> DeviceSummary:
-    """Describe the device by its samples, and by the trace where they are silent."""
     gpu = mapped.gpu
     return DeviceSummary(
         device=traced.device,
@@ -305,12 +301,8 @@ def doubt_notes(
 ) -> list[Note]:
     """Return why a device's figures may be wrong by more than intervals cover; none if they aren't.
 
-    Args:
-        joined: The device with its GPU's samples.
-        mine: The samples of its GPU.
-        reference: Its reference clock.
-        same_model: Samples of the GPUs of its model: a GPU that is held low does not contradict the
-            reference while others of its model run higher.
+    `same_model`: samples of the GPUs of its model. A GPU that is held low does not contradict the
+    reference while others of its model run higher.
     """
     clocks = joined.clocks
     if clocks is None or mine is None:
@@ -340,7 +332,6 @@ def _reference_doubt(
     same_model: Sequence[GpuSamples],
     reference_mhz: float | None,
 ) -> str:
-    """Return what contradicts a reference clock; empty where nothing does."""
     if reference_mhz is None:
         return ""
     highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)

@@ -89,7 +89,6 @@ def clock_of(clocks: RowClocks, index: int, samples: GpuSamples | None = None) -
 
 
 def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> ClockStats | None:
-    """Compute the statistics of a clock; None if the mean is NaN."""
     if math.isnan(mean_mhz):
         return None
     some = len(samples_mhz) > 0
@@ -107,10 +106,7 @@ def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> Clo
 def dies_of(samples: GpuSamples, clocks: RowClocks, index: int) -> ClockDies | None:
     """Return the row's figures of the dies; None without dies, or if none ran at a compute sample.
 
-    Args:
-        samples: As they were joined: their clock is the governing die's.
-        clocks: The joined rows.
-        index: The row.
+    The clock of `samples` is the governing die's.
     """
     if samples.die_clocks_mhz is None or not clocks.compute.covered_ns[index]:
         return None

@@ -64,10 +64,6 @@ def device_notes(
 
 
 def _false_causes(samples: SampleSet, gpu: GpuInfo) -> str:
-    """Return the note on limits left out of the causes; empty where there are none.
-
-    Such limits are set whether the GPU is limited or not.
-    """
     whose = gpu.parent or gpu.gpu
     false = [false_causes(each) for each in samples.gpus if each.gpu.gpu == whose]
     names = " and ".join(words(c.label) for c in CAUSES if any(c.bit & bits for bits in false))
@@ -95,7 +91,6 @@ def _lock(clocks: RowClocks, mine: GpuSamples, top_mhz: float | None) -> str:
 
 
 def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
-    """Return what the user can do about a device that is not mapped."""
     gpus = f"sampled: {', '.join(each.gpu.gpu for each in samples.gpus) or 'none'}"
     if not in_agent:
         return f"say which it is with --device-map [RANK:]{device}=GPU ({gpus})"
@@ -106,7 +101,6 @@ def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
 
 
 def _dies(clocks: RowClocks, mine: GpuSamples) -> str:
-    """Return the note on the governing die of a GPU with clocks of several dies; "" for others."""
     whole_file = len(clocks.windows) - 1
     dies, own_mhz = dies_of(mine, clocks, whole_file), clocks.compute.mean_mhz[whole_file]
     if dies is None:
@@ -121,7 +115,6 @@ def _dies(clocks: RowClocks, mine: GpuSamples) -> str:
 
 
 def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
-    """Return why the samples of a GPU and the trace don't overlap."""
     whose = f"of GPU {mine.gpu.gpu}"
     clocked_ns = mine.t_unix_ns[np.isfinite(mine.sm_clock_mhz)]
     if not len(clocked_ns):
@@ -143,7 +136,6 @@ def _seconds(time_ns: int) -> str:
 
 
 def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
-    """Return notes on sensor and read effects in the clock's interval, by code."""
     if clocks is None:
         return {}
     timing, found = clocks.timing, {}
@@ -166,7 +158,6 @@ def _on_sensor(clocks: RowClocks | None, gpu: str) -> dict[str, str]:
 
 
 def _above_reference(clocks: RowClocks | None, reference: Reference) -> str:
-    """Return the note on samples above the reference clock; empty where none is."""
     if clocks is None or reference.sm_clock_mhz is None:
         return ""
     of_compute = clocks.samples.clock_mhz[compute_rows(clocks)]

@@ -100,10 +100,6 @@ def build_document(
 
 
 def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
-    """Return the report without intervals and drops and with a note: its host's clock differs.
-
-    `apart_ns` is by how much; it is added to the uncertainty of the join.
-    """
     side = "after" if apart_ns > 0 else "before"
     text = (
         f"its steps begin {abs(apart_ns) / NS_PER_S:.1f} s {side} those of the other ranks: the "
@@ -135,7 +131,6 @@ def with_selection(document: ReportDocument, selection: StepSelection) -> Report
 def _placed(
     reports: Sequence[TraceReport], numbers: Sequence[int], drafts: Sequence[Sequence[DraftRow]]
 ) -> list[DraftRow]:
-    """Return all rows, each with the process and the first step of its trace."""
     firsts = [first_step(report) for report in reports]
     return [
         replace(draft, process=number, first_step=first)
@@ -225,7 +220,6 @@ def _host_steps(reports: Sequence[TraceReport]) -> list[Row]:
 
 
 def _selected(rows: Sequence[Row], selection: StepSelection) -> tuple[Row, ...]:
-    """Return the rows of the selected steps, by step, rank and device."""
     numbers = sorted({row.step for row in rows if row.step is not None})
     if selection.step is not None:
         if selection.step not in numbers:
@@ -251,7 +245,6 @@ def _notes(reports: Sequence[TraceReport], totals: Sequence[DraftRow]) -> list[N
 
 
 def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
-    """Return a note for each rank claimed by two files that can't be of one process."""
     return [
         Note(
             code="rank_conflict",
@@ -275,7 +268,6 @@ def _trace_notes(reports: Sequence[TraceReport]) -> list[Note]:
 
 
 def _names(reports: Sequence[TraceReport]) -> str:
-    """Name the reports by rank, in order, or by path where a rank is not known."""
     ranks = sorted(r.trace.rank for r in reports if r.trace.rank is not None)
     if len(ranks) < len(reports):
         return ", ".join(report.trace.path for report in reports)
@@ -283,7 +275,6 @@ def _names(reports: Sequence[TraceReport]) -> str:
 
 
 def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
-    """Return notes where a GPU's clock is known and its peers' is not, and where peers disagree."""
     clocked = [each.row for each in totals if each.row.clock is not None]
     peers = [row.peers for row in clocked if row.peers is not None]
     apart_mhz = [each.median_mhz for each in peers if each.disagree and each.median_mhz is not None]
@@ -303,7 +294,6 @@ def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
 
 
 def _no_step(wanted: int, numbers: Sequence[int]) -> str:
-    """Return the error for a missing step: it lists the steps that exist as ranges."""
     if not numbers:
         return f"there is no step {wanted}: no steps are marked in what the traces hold"
     breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]

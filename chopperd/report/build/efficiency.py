@@ -34,14 +34,7 @@ _NO_OVERLAP: Final = (
 def efficiency_of(
     totals: EfficiencyTotals, row: int, spec: GpuSpec | None, no_spec: str
 ) -> Efficiency | None:
-    """Return the efficiency of the row's matrix kernels; None without any.
-
-    Args:
-        totals: Of the device.
-        row: The row; the last is the whole file.
-        spec: What the GPU's vendor states; None if unknown.
-        no_spec: Why there is none.
-    """
+    """Return the efficiency of the row's matrix kernels; None without any."""
     matrix_ns, shaped_ns = int(totals.matrix_ns[row]), int(totals.shaped_ns[row])
     if not matrix_ns:
         return None
@@ -96,7 +89,6 @@ def _peak(spec: GpuSpec, dtype: DType) -> tuple[Peak | None, str]:
 
 
 def _missing(totals: EfficiencyTotals, row: int, peak: Peak) -> str | None:
-    """Return why factors are missing; None where all are known."""
     reasons = []
     if math.isnan(totals.frequency[row]):
         if peak.sm_clock_mhz is None:
@@ -135,9 +127,7 @@ def part_efficiency_of(totals: EfficiencyTotals, index: int) -> PartEfficiency |
 def types_of(type_ns: Int64s, kernel_ns: int) -> dict[str, float] | None:
     """Return the share of each type that matrix kernels multiply, largest first; None without any.
 
-    Args:
-        type_ns: (types,) int64, by `DType`.
-        kernel_ns: Summed time of all compute kernels.
+    `type_ns` is (types,) int64, by `DType`; `kernel_ns` the time of all compute kernels.
     """
     order = np.argsort(-type_ns, kind="stable")
     order = order[type_ns[order] > 0]

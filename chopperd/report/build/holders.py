@@ -20,16 +20,14 @@ MOST_OF_FILE: Final = 100
 _MOST_OF_STEP: Final = 40
 _LEAST_OF_STEP: Final = 12
 _MOST_OF_STEPS: Final = 8000
+_COUNTED: Final = ("count", "time_ns", "in_call_ns", "late_host_ns", "host_waits_ns")
 
 
 def held_of(totals: HeldTotals | None, index: int, most: int) -> tuple[Held, ...]:
     """Return the holders of a window in the waterfall's order, the largest of each row first.
 
-    Args:
-        totals: Of the device; None where they were not looked for.
-        index: The window.
-        most: How many entries a row of the waterfall may have, and one for all others. Entries that
-            differ only in their innermost thing are put together first where there are more.
+    A row has `most` entries, and one for all others. Entries that differ only in their innermost
+    thing are put together first where there are more.
     """
     if totals is None:
         return ()
@@ -49,7 +47,6 @@ def held_over(rows: Sequence[Row]) -> tuple[Held, ...]:
 
 
 def _in_order(entries: Sequence[Held], most: int) -> tuple[Held, ...]:
-    """Return the largest entries of each row; the rows are in the order of the entries."""
     rows = (list(some) for _, some in groupby(entries, key=lambda each: each.row))
     return tuple(each for some in rows for each in _largest(some, most))
 
@@ -78,8 +75,7 @@ def _largest(entries: Sequence[Held], most: int) -> list[Held]:
     found = sorted(entries, key=lambda each: -each.time_ns)
     if len(found) <= most + 1:
         return found
-    rest = merged(found[most:], _other)
-    return [*found[:most], *rest]
+    return [*found[:most], *merged(found[most:], _other)]
 
 
 def _other(entry: Held) -> Held:
@@ -98,11 +94,4 @@ def merged(entries: Iterable[Held], alike: Callable[[Held], Held]) -> list[Held]
 
 
 def _sum(one: Held, other: Held) -> Held:
-    return replace(
-        one,
-        count=one.count + other.count,
-        time_ns=one.time_ns + other.time_ns,
-        in_call_ns=one.in_call_ns + other.in_call_ns,
-        late_host_ns=one.late_host_ns + other.late_host_ns,
-        host_waits_ns=one.host_waits_ns + other.host_waits_ns,
-    )
+    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in _COUNTED})

@@ -1,7 +1,7 @@
 """Group trace files by run and process; find contradictions and GPUs claimed twice."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from statistics import median_low
@@ -52,16 +52,14 @@ def rank_conflicts(reports: Sequence[TraceReport]) -> list[tuple[int, int]]:
 
 def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
     """Return indices of traces with a GPU from an uncertain rule that another used at that time."""
-    return sorted(
-        {
-            index
-            for pair in combinations(range(len(reports)), 2)
-            if _overlap(*(reports[i] for i in pair))
-            and not _of_one_process(*(reports[i] for i in pair))
-            for index, other in (pair, pair[::-1])
-            if guessed_gpus(reports[index]) & _claimed(reports[other])
-        }
-    )
+    found = {
+        index
+        for a, b in combinations(range(len(reports)), 2)
+        if _overlap(reports[a], reports[b]) and not _of_one_process(reports[a], reports[b])
+        for index, other in ((a, b), (b, a))
+        if guessed_gpus(reports[index]) & _claimed(reports[other])
+    }
+    return sorted(found)
 
 
 def _of_one_process(a: TraceReport, b: TraceReport) -> bool:
@@ -72,10 +70,7 @@ def _of_one_process(a: TraceReport, b: TraceReport) -> bool:
 
 
 def given_twice(reports: Sequence[TraceReport]) -> tuple[str, list[int]] | None:
-    """Return a GPU that a user's map gives to traces of the same time, and their indices.
-
-    None if there is no such GPU.
-    """
+    """Return a GPU that a user's map gives to traces of the same time, and their indices."""
     given = [_gpus_by(report, {"device_map"}) for report in reports]
     for a, b in combinations(range(len(reports)), 2):
         if _of_one_process(reports[a], reports[b]):
@@ -98,14 +93,9 @@ def _gpus_by(report: TraceReport, rules: Collection[str]) -> set[str]:
 def unconfirmed(
     reports: Sequence[TraceReport], fits: Sequence[Mapping[int, Agreement]]
 ) -> list[int]:
-    """Return the traces with a GPU found by its samples that concurrent traces don't confirm.
+    """Return indices of traces with a GPU found by samples that concurrent traces don't confirm.
 
-    Args:
-        reports: Each with its own best GPUs.
-        fits: For each, the devices that may be mapped by samples.
-
-    Returns:
-        Their indices, rising.
+    `fits`: for each, the devices that may be mapped by samples.
     """
     left = {index for index, each in enumerate(fits) if each}
     wrong: list[int] = []
@@ -113,9 +103,8 @@ def unconfirmed(
         found = [left.pop()]
         those = list(found)
         while found:
-            found = [
-                each for each in left if any(_overlap(reports[each], reports[i]) for i in those)
-            ]
+            near = [reports[i] for i in those]
+            found = [each for each in left if any(_overlap(reports[each], one) for one in near)]
             those += found
             left -= set(found)
         wrong += _unconfirmed_of(sorted(those), reports, fits)
@@ -192,16 +181,14 @@ def clocks_apart_ns(reports: Sequence[TraceReport]) -> dict[int, int]:
 
 
 def _step_ns(starts: Mapping[int, int]) -> int:
-    """Return the mean length of a step in ns; `starts` are Unix ns by step number."""
     (first, begin_ns), (last, end_ns) = min(starts.items()), max(starts.items())
     return (end_ns - begin_ns) // max(last - first, 1)
 
 
-def _offset_ns(starts: Mapping[int, int], every: Iterable[Mapping[int, int]]) -> int:
+def _offset_ns(starts: Mapping[int, int], every: Collection[Mapping[int, int]]) -> int:
     """Return by how much steps begin after the median rank's, in ns: the median over steps."""
-    ranks = list(every)
     return median_low(
-        start_ns - median_low([each[step] for each in ranks if step in each])
+        start_ns - median_low([each[step] for each in every if step in each])
         for step, start_ns in starts.items()
     )
 
@@ -211,16 +198,12 @@ def unrelated(reports: Sequence[TraceReport]) -> str | None:
     identities = [identity(report) for report in reports]
     groups: list[list[int]] = []
     for index, one in enumerate(identities):
-        fits = (
-            those
-            for those in groups
-            if all(why_unrelated(one, identities[other]) is None for other in those)
-        )
-        joined = next(fits, None)
-        if joined is None:
-            groups.append([index])
+        for those in groups:
+            if all(why_unrelated(one, identities[other]) is None for other in those):
+                those.append(index)
+                break
         else:
-            joined.append(index)
+            groups.append([index])
     if len(groups) < 2:
         return None
     most = max(groups, key=len)
@@ -241,10 +224,8 @@ def of_runs(reports: Sequence[TraceReport], name: str | None) -> list[TraceRepor
         number = runs_of([identity(report) for report in reports], is_told=True)
     runs = sorted(set(number))
     names = {run: name if len(runs) == 1 else str(nth) for nth, run in enumerate(runs, 1)}
-    return [
-        _of_run(report, report.said.run or names[run])
-        for report, run in zip(reports, number, strict=True)
-    ]
+    each_run = zip(reports, number, strict=True)
+    return [_of_run(report, report.said.run or names[run]) for report, run in each_run]
 
 
 def _of_run(report: TraceReport, run: str | None) -> TraceReport:
@@ -261,7 +242,6 @@ def _of_run(report: TraceReport, run: str | None) -> TraceReport:
 
 
 def _numbered_steps(report: TraceReport) -> tuple[tuple[int, int], ...]:
-    """Return (number, start) of some steps that the job numbers, and the end of the last."""
     rows = [each.row for each in report.steps] or list(report.host_steps)
     starts: dict[int, int] = {}
     end_ns = 0

@@ -184,7 +184,6 @@ def _world_size(reports: Sequence[TraceReport]) -> int:
 
 
 def _why_not(reports: Sequence[TraceReport], numbers: Sequence[int], world_size: int) -> str | None:
-    """Return why the ranks can't be compared; None if they can."""
     traced = len(set(numbers))
     if traced < 2:
         return f"1 of {world_size} ranks has a trace here"
@@ -242,7 +241,6 @@ def _common_rows(steps: Sequence[DraftRow], places: Sequence[Place]) -> dict[Pla
 def _lines(
     compared: _Compared, rows: Mapping[Place, Sequence[Row]], steps: Sequence[DraftRow]
 ) -> Iterable[RankLine]:
-    """Return a line for each rank, by rank."""
     every = [rows[place] for place in compared.places]
     count = len(every[0])
     numbers = np.array([row.step for row in every[0]], np.int64)
@@ -275,7 +273,6 @@ def _lines(
 
 
 def _lateness(every: Sequence[Sequence[Row]]) -> list[Lateness]:
-    """Judge each rank by its rows of the steps in common, at least one."""
     window_ns, exposed_ns = (
         np.array(values, np.float64).T
         for values in (

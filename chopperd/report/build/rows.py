@@ -141,7 +141,6 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
 
 
 def _with_parts(row: Row, joined: JoinedDevice, timeline: Timeline, index: int) -> Row:
-    """Add the work by family and the like: of a step's launches, or of the whole file."""
     is_step = index < len(joined.timeline.windows)
     groups = {
         name: each[index] if is_step else getattr(joined, name)
@@ -160,7 +159,6 @@ def _with_parts(row: Row, joined: JoinedDevice, timeline: Timeline, index: int) 
 
 
 def _identified(timeline: Timeline, step: int | None, meta: TraceMeta) -> Row:
-    """Return a row with its identity and its markers, but no measurement yet."""
     marked = None if step is None else timeline.steps[step]
     return Row(
         job=meta.job,
@@ -181,10 +179,7 @@ def _identified(timeline: Timeline, step: int | None, meta: TraceMeta) -> Row:
 
 
 def _waterfall(joined: JoinedDevice, index: int) -> Waterfall:
-    """Return the window's waterfall.
-
-    Without covered compute or a reference clock, all compute is unsampled.
-    """
+    """Without covered compute or a reference clock, all compute is unsampled."""
     times, clocks = joined.times, joined.clocks
     compute_ns = int(times.compute_ns[index])
     covered_ns = lost_ns = None
@@ -240,7 +235,6 @@ def _micro_steps(
 
 
 def _with_clocks(row: Row, clocked: ClockedDevice, index: int) -> DraftRow:
-    """Add clock, loss, energy and power to the row, where its GPU's samples are known."""
     clocks, samples = clocked.joined.clocks, clocked.samples
     if clocks is None or samples is None:
         return DraftRow(row=row, model=clocked.model)

@@ -118,11 +118,7 @@ class RunExcess:
 
 
 class RunPeers:
-    """Compares devices of one job, run and model by their mean clocks over the run.
-
-    Args:
-        devices: The rows of each device.
-    """
+    """Compares devices of one job, run and model by their mean clocks over the run."""
 
     def __init__(self, devices: Iterable[Sequence[DraftRow]]) -> None:
         clocks: defaultdict[Hashable, list[_RunClock]] = defaultdict(list)
@@ -272,7 +268,6 @@ def _interval(
 
 
 def _coverage(rows: Sequence[DraftRow]) -> float | None:
-    """Return covered over all compute; None where no clock was joined."""
     compute_ns = sum(each.row.compute_ns or 0 for each in rows)
     if not compute_ns or all(each.row.clock is None for each in rows):
         return None
@@ -328,7 +323,6 @@ def _excess(critical: Sequence[DraftRow], peers: RunPeers) -> RunExcess:
 
 
 def _by_device(used: Sequence[DraftRow]) -> list[list[DraftRow]]:
-    """Group the rows by device, in rank order."""
     by_device: defaultdict[tuple[int, int, int], list[DraftRow]] = defaultdict(list)
     for each in used:
         rank = -1 if each.row.rank is None else each.row.rank

@@ -65,7 +65,6 @@ def noted(**texts: object) -> list[Note]:
 
 
 def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
-    """Return notes on missing steps and links."""
     cut = damage.truncated or damage.still_written
     cycles = max((step.cycle for step in timeline.steps), default=0)
     owners = {step.process for step in timeline.steps}
@@ -104,7 +103,6 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
 
 
 def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
-    """Return notes on annotations and graph launches."""
     stepless = timeline.devices and timeline.step_source is StepSource.NONE
     repeats, of_graphs = repeating_annotation(trace) if stepless else None, timeline.graph_records
     return noted(
@@ -195,7 +193,6 @@ def damage_notes(damage: Damage) -> list[Note]:
 
 
 def _invalid_records(damage: Damage) -> dict[LostKind, int]:
-    """Count the records left out for their times, by what is wrong with them."""
     known = damage.zeroed_records + damage.outlying_records
     return {
         LostKind.NEGATIVE_RECORDS: damage.invalid_records - known,

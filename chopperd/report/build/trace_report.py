@@ -40,7 +40,8 @@ MAX_REALTIME_STEP_NS = 100 * NS_PER_US
 HISTORY_NS: Final = 120 * NS_PER_S
 MARGIN_NS: Final = 10 * NS_PER_S
 #: Of a drop so many families of kernels are named.
-_FAMILIES_NAMED: Final = 8
+_MOST_FAMILIES: Final = 8
+_CLASSES: Final = tuple(each.label for each in KERNEL_CLASSES)
 #: Why samples are no evidence of what the traced GPU did.
 _OF_ANOTHER: Final = frozenset({"time_axes_differ", "samples_contradict_trace"})
 
@@ -119,6 +120,7 @@ def report_trace(
         clocked_device(device, timeline, trace, usable, options) for device in timeline.devices
     ]
     rows = [_rows(each, timeline, trace, stepped=bool(stepped)) for each in clocked]
+    sources = dict.fromkeys(each.gpu.power_source for each in (samples.gpus if samples else ()))
     used = {window.step for device in timeline.devices for window in device.windows}
     clocks = [each.joined.clocks for each in clocked]
     notes = trace_notes(trace, timeline, samples, stepped=bool(stepped))
@@ -136,7 +138,9 @@ def report_trace(
         framework=copied(timeline.framework, FrameworkSummary),
         alignments=tuple(_alignment(each) for each in clocks if each is not None),
         realtime_step=stepped,
-        sampled=None if samples is None else _sampled_by(samples),
+        sampled=samples
+        if samples is None
+        else copied(samples, SampledBy, power_sources=tuple(sources)),
         notes=tuple(notes),
         host=None if host is None else host_time(host, meta.job, meta.run, meta.rank),
         collectives=_collectives(clocked, timeline) if meta.anchored else (),
@@ -165,10 +169,9 @@ def _drops(
     found = find(clocked.samples, begin_ns + lag_ns, end_ns + lag_ns, step_s)
     if not found:
         return []
-    ends = [None if each.end_unix_ns is None else each.end_unix_ns - lag_ns for each in found]
     spans = [
-        (each.begin_unix_ns - lag_ns, end_ns if end is None else end)
-        for each, end in zip(found, ends, strict=True)
+        (each.begin_unix_ns - lag_ns, end_ns if (end := each.end_unix_ns) is None else end - lag_ns)
+        for each in found
     ]
     inside_ns = [_inside_ns(device, *span) for span in spans]
     outside_ns = device.end_ns - device.start_ns - sum(inside_ns)
@@ -178,7 +181,7 @@ def _drops(
             rank=clocked.summary.rank,
             device=device.device,
             start_unix_ns=span[0],
-            end_unix_ns=end,
+            end_unix_ns=None if drop.end_unix_ns is None else span[1],
             duration_ns=round(drop.length_s * NS_PER_S),
             reference_mhz=drop.reference_mhz,
             mean_mhz=drop.mean_mhz,
@@ -188,19 +191,14 @@ def _drops(
             power_w=drop.mean_power_w,
             temperature_c=drop.mean_temperature_c,
             steps=_touched(device, timeline, *span),
-            classes=_shares(
-                device.kernel_class, [each.label for each in KERNEL_CLASSES], inside, outside_ns
-            ),
-            families=_shares(device.family, timeline.families, inside, outside_ns)[
-                :_FAMILIES_NAMED
-            ],
+            classes=_shares(device.kernel_class, _CLASSES, inside, outside_ns),
+            families=_shares(device.family, timeline.families, inside, outside_ns)[:_MOST_FAMILIES],
         )
-        for drop, span, end, inside in zip(found, spans, ends, inside_ns, strict=True)
+        for drop, span, inside in zip(found, spans, inside_ns, strict=True)
     ]
 
 
 def _inside_ns(device: DeviceTimeline, begin_ns: int, end_ns: int) -> Int64s:
-    """Return how much of each record lies in `[begin_ns, end_ns)`, (n,) ns."""
     inside_ns: Int64s = np.minimum(device.end_ns, end_ns) - np.maximum(device.start_ns, begin_ns)
     np.maximum(inside_ns, 0, out=inside_ns)
     return inside_ns
@@ -209,7 +207,6 @@ def _inside_ns(device: DeviceTimeline, begin_ns: int, end_ns: int) -> Int64s:
 def _touched(
     device: DeviceTimeline, timeline: Timeline, begin_ns: int, end_ns: int
 ) -> tuple[int, int] | None:
-    """Return the numbers of the first and last step with a window in a time; None without any."""
     steps = [
         timeline.steps[each.step].step
         for each in device.windows
@@ -221,14 +218,7 @@ def _touched(
 def _shares(
     number: Int8s | Int32s, names: Sequence[str], inside_ns: Int64s, outside_ns: Int64s
 ) -> tuple[DropShare, ...]:
-    """Return the shares of the records' time by class or family; what differs most first.
-
-    Args:
-        number: (n,) index of each record's name in `names`.
-        names: Of classes or families.
-        inside_ns: (n,) time of each record inside a drop.
-        outside_ns: (n,) and outside all drops.
-    """
+    """Return shares of time inside and outside drops by name; largest difference first."""
     inside, outside = (
         np.bincount(number, each, len(names)).astype(np.float64) for each in (inside_ns, outside_ns)
     )
@@ -255,25 +245,16 @@ def _ratios(times_ns: Float64s) -> Float64s:
 def _collectives(
     clocked: Sequence[ClockedDevice], timeline: Timeline
 ) -> tuple[PackedCollectives, ...]:
-    joined = [each.joined for each in clocked]
     return tuple(
-        pack(
-            collectives_of_device(each.timeline, timeline, each.exposed_comm), each.timeline.device
-        )
-        for each in joined
-        if len(each.exposed_comm) or each.times.comm_ns[-1]
+        pack(collectives_of_device(one.timeline, timeline, one.exposed_comm), one.timeline.device)
+        for one in (each.joined for each in clocked)
+        if len(one.exposed_comm) or one.times.comm_ns[-1]
     )
-
-
-def _sampled_by(samples: SampleSet) -> SampledBy:
-    sources = dict.fromkeys(each.gpu.power_source for each in samples.gpus)
-    return copied(samples, SampledBy, power_sources=tuple(sources))
 
 
 def _rows(
     clocked: ClockedDevice, timeline: Timeline, trace: Trace, *, stepped: bool
 ) -> tuple[list[DraftRow], DraftRow]:
-    """Return step rows and totals of a device, without the intervals that are in doubt."""
     steps, totals = device_rows(clocked, timeline, trace.meta)
     doubts = {each.code for each in clocked.doubts}
     if not doubts and not stepped:

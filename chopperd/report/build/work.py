@@ -6,7 +6,7 @@ All come from the columns of a joined device, at the row's index.
 import math
 import re
 from collections.abc import Sequence
-from typing import Final, TypedDict
+from typing import Final
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from chopperd.correlate.groups import OTHER, GroupTotals, RecordFigures, group_t
 from chopperd.correlate.join import GroupWork
 from chopperd.correlate.traffic import Traffic, TransferTotals, bus_factor
 from chopperd.correlate.waterfall import COPY_DIRECTIONS
-from chopperd.model.answers import ChopperTimes, PartChopper, PartEfficiency
+from chopperd.model.answers import ChopperTimes, PartChopper
 from chopperd.model.arrays import Int8s, Int32s, Int64s
 from chopperd.model.kinds import KERNEL_CLASSES
 from chopperd.model.report import HostPart, HostTime
@@ -43,14 +43,7 @@ def families_of(
     contention: ContentionTotals | None,
     work: GroupWork | None = None,
 ) -> tuple[Family, ...]:
-    """Return the kernel families, with what overlapping communication costs them.
-
-    Args:
-        totals: Columns by family.
-        names: Names of families, indexed by their numbers.
-        contention: By family; None where nothing communicates.
-        work: By family.
-    """
+    """Return the kernel families, with what overlapping communication costs them."""
     rows = {} if contention is None else {each: n for n, each in enumerate(contention.family)}
     return tuple(
         filled(
@@ -101,46 +94,31 @@ def parts_of(
     )
 
 
-class _Work(TypedDict):
-    chopper: PartChopper | None
-    efficiency: PartEfficiency | None
-
-
-def _work(work: GroupWork | None, index: int) -> _Work:
-    """Return what Chopper counts of one group, and its efficiency, as far as they are known."""
+def _work(work: GroupWork | None, index: int) -> dict[str, object]:
     if work is None:
-        return _Work(chopper=None, efficiency=None)
+        return {}
     has_kernels = work.chopper.kernel_count[index]
-    return _Work(
-        chopper=filled(PartChopper, work.chopper, index) if has_kernels else None,
-        efficiency=part_efficiency_of(work.efficiency, index),
-    )
+    return {
+        "chopper": filled(PartChopper, work.chopper, index) if has_kernels else None,
+        "efficiency": part_efficiency_of(work.efficiency, index),
+    }
 
 
 def group_name(group: int, names: Sequence[str]) -> str:
-    """Return the name of a group of `GroupTotals`.
-
-    `OTHER_PARTS` for merged small ones; `UNKNOWN_PART` for records of no group.
-    """
+    """Return the name of a group of `GroupTotals`: below 0, small ones merged or none."""
     if group < 0:
         return OTHER_PARTS if group == OTHER else UNKNOWN_PART
     return names[group]
 
 
-class _Lost(TypedDict):
-    lost_ns: int | None
-    lost_low_ns: int | None
-    lost_high_ns: int | None
-
-
-def _lost(totals: GroupTotals, index: int) -> _Lost:
+def _lost(totals: GroupTotals, index: int) -> dict[str, int | None]:
     """Return the loss of one group in whole ns with its interval, which starts at 0 at least."""
     lost_ns, half_ns = float(totals.lost_ns[index]), float(totals.half_ns[index])
     low_ns = lost_ns - half_ns
     # Not max(): it would turn an unknown bound into 0.
     values = (lost_ns, 0.0 if low_ns < 0 else low_ns, lost_ns + half_ns)
-    lost, low, high = (None if math.isnan(each) else round(each) for each in values)
-    return _Lost(lost_ns=lost, lost_low_ns=low, lost_high_ns=high)
+    whole_ns = (None if math.isnan(each) else round(each) for each in values)
+    return dict(zip(("lost_ns", "lost_low_ns", "lost_high_ns"), whole_ns, strict=True))
 
 
 _CONTENTION_REASONS: Final = {
@@ -171,15 +149,10 @@ def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None
 
     def parts(column: Int32s | Int8s, names: Sequence[str]) -> tuple[HostPart, ...]:
         totals = group_totals(column, own)
+        times_ns = totals.time_ns.tolist()
         return tuple(
-            filled(
-                HostPart,
-                totals,
-                index,
-                name=group_name(group, names),
-                host_ns=int(totals.time_ns[index]),
-            )
-            for index, group in enumerate(totals.group)
+            filled(HostPart, totals, i, name=group_name(group, names), host_ns=times_ns[i])
+            for i, group in enumerate(totals.group)
         )
 
     return HostTime(

@@ -69,7 +69,6 @@ def _rows(document: ReportDocument) -> list[Row]:
 
 
 def _report_command(document: ReportDocument, row: Row, *, in_agent: bool) -> str:
-    """Return the command for this report, on the critical device's file if there are several."""
     if in_agent:
         job = document.trace.job
         return "chopperd report" if job is None else f"chopperd report --job {quote(job)}"
@@ -81,7 +80,6 @@ def _report_command(document: ReportDocument, row: Row, *, in_agent: bool) -> st
 
 
 def _stragglers(run: Run, named: set[str | None]) -> list[Finding]:
-    """Return findings on ranks that the others wait for, apart from GPUs named for their clock."""
     ranks = run.document.ranks
     lines = () if ranks is None else ranks.lines
     return [

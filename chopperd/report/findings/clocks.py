@@ -279,7 +279,6 @@ def _is_certain(limit: _Limit, gpu: _Gpu, gpus: Sequence[_Gpu]) -> bool:
 
 
 def _peers_c(others: Sequence[_Gpu]) -> float | None:
-    """Return the median temperature of other GPUs in C; None if unknown."""
     known = [each.line.temperature_mean_c for each in others]
     known_c = [each for each in known if each is not None]
     return median(known_c) if known_c else None
@@ -331,7 +330,6 @@ def _power(gpu: _Gpu) -> str:
 
 
 def _causes(gpu: _Gpu) -> str:
-    """Return the two largest causes of its loss to the reference clock, with their shares."""
     total_ns = sum(gpu.lost_ns.values())
     largest = sorted(gpu.lost_ns.items(), key=lambda each: -each[1])[:2]
     shares = [f"{words(name)} {percent(ns / total_ns, 0)} %" for name, ns in largest if ns]
@@ -369,7 +367,6 @@ def _of_all(limit: _Limit, said: _Words, held: Sequence[_Gpu], node: str) -> Fin
 
 
 def _shown(what: str, held: Sequence[_Gpu]) -> str:
-    """Return the vendor's command that shows a part of the state of a GPU, or of all."""
     first, label = held[0].device, held[0].line.gpu
     is_amd = first is not None and first.vendor == Vendor.AMD.value
     command = f"amd-smi metric {_AMD_PARTS[what]}" if is_amd else f"nvidia-smi -q -d {what}"

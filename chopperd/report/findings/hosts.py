@@ -141,7 +141,6 @@ def _holder(run: Run, held: Sequence[Held], total_ns: float) -> tuple[str, list[
 
 
 def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
-    """Return the finding on the rest of the host's time: launches, if there are enough of them."""
     kernels = [row.chopper.kernel_count for row in run.rows if row.chopper is not None]
     launched = sum(kernels) / len(kernels) if kernels else 0.0
     launches = f"{count(round(launched))} compute kernels a step" if kernels else ""
@@ -173,12 +172,10 @@ def _launches(run: Run, held: Sequence[Held], bound_ns: float) -> Finding:
 
 
 def _is_in_calls(held: Sequence[Held]) -> bool:
-    """Whether most of the time is inside launch calls."""
     return 2 * sum(each.in_call_ns for each in held) >= sum(each.time_ns for each in held)
 
 
 def _in_calls(run: Run, held: Sequence[Held]) -> str:
-    """Return how much of the time is inside launch calls, where that is most of it."""
     if not _is_in_calls(held):
         return ""
     in_call_ns = sum(each.in_call_ns for each in held)
@@ -189,7 +186,6 @@ def _in_calls(run: Run, held: Sequence[Held]) -> str:
 
 
 def _names(run: Run, held: Sequence[Held], field: str) -> str:
-    """Return the largest holders as text, by one of their names."""
     shown = [
         f"{holder_name(name)} ({brief_ms(ns)} ms)"
         for name, ns in _largest(run, held, field)

@@ -63,7 +63,6 @@ def _comm(run: Run) -> Iterable[Finding]:
 
 
 def _collectives(run: Run) -> str:
-    """Return the collectives with the most time of the critical device's file."""
     rank = run.rows[0].rank
     rows = [row for row in run.document.totals if row.rank == rank]
     alike: defaultdict[str, list[CollectiveTraffic]] = defaultdict(list)

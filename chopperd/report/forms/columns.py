@@ -142,7 +142,6 @@ def record_table(records: Sequence[object], record: type) -> Table:
 def _table(
     records: Sequence[object], columns: Iterable[Column], name: Callable[[str], str] = str
 ) -> Table:
-    """Make a table of records, one per line, in columns renamed by `name`."""
     named = {name(column.name): column for column in columns}
     return Table(
         kinds={each: column.kind for each, column in named.items()},
@@ -151,7 +150,6 @@ def _table(
 
 
 def _joined(*tables: Table) -> Table:
-    """Join tables of equal length into one, column by column."""
     return Table(
         kinds={name: kind for each in tables for name, kind in each.kinds.items()},
         columns={name: values for each in tables for name, values in each.columns.items()},

@@ -148,7 +148,6 @@ def _limits(clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]) ->
 def _losses(
     clocked: ClockedDevice, clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]
 ) -> list[CounterTrack]:
-    """Make the tracks of loss, total and by cause, in % of covered compute between two samples."""
     reference_mhz = clocked.summary.reference.sm_clock_mhz
     taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
     t_ns = clocks.samples.t_ns[taken]

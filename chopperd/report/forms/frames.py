@@ -253,7 +253,6 @@ def _metrics(document: ReportDocument) -> Iterator[tuple[str, float]]:
 
 
 def _known(values: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
-    """Yield the names whose values are known, with them."""
     yield from ((name, value) for name, value in values.items() if known(value))
 
 
@@ -262,7 +261,6 @@ def _ms(value_ns: float | None) -> float | None:
 
 
 def _html_table(section: Section | None) -> str:
-    """Return a section as a table of HTML; empty without one."""
     if section is None:
         return ""
     names, rows = section.known_cells()

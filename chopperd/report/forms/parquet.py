@@ -106,7 +106,6 @@ def read_parquet(path: Path) -> ReportTables:
 
 
 def _items(table: "pyarrow.Table", name: str) -> Table:
-    """Return the items of a list column as a table, each with the key of its row."""
     from pyarrow import compute  # noqa: PLC0415
 
     column = table.column(name).combine_chunks()

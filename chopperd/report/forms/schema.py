@@ -65,7 +65,6 @@ def encode_schema() -> bytes:
 
 
 def _lost() -> dict[str, _Json]:
-    """Return the schema of counts by kind, known ones by name; a kind with no loss is absent."""
     kinds: dict[str, _Json] = {
         kind.value: {"type": "integer", "minimum": 1, "description": kind.meaning}
         for kind in LostKind
@@ -79,10 +78,7 @@ def _lost() -> dict[str, _Json]:
 
 
 def _with_clean_description(definition: dict[str, _Json]) -> dict[str, _Json]:
-    """Return the definition with its description dedented.
-
-    Descriptions are docstrings, which Python versions indent differently.
-    """
+    """Dedent the description: it is a docstring, which Python versions indent differently."""
     description = definition.get("description")
     if not isinstance(description, str):
         return definition
@@ -107,15 +103,9 @@ def formatted(
     styled: bool = False,
     width: int | None = None,
 ) -> str:
-    """Render the report in one form.
+    """Render the report in one form; `width` of text, None for that of a file.
 
-    Args:
-        document: The report.
-        form: "text", "markdown", "json" or "csv".
-        by: Grouping of the table of work that the text adds, or that the CSV is, or "drop" for that
-            of drops; None for none.
-        styled: Whether the text has escape codes for terminal colours.
-        width: Columns of the text; None for those of a file.
+    `by`: grouping of the table of work that the text adds, or that the CSV is.
     """
     if form == "json":
         return encode_json(document).decode()

@@ -132,7 +132,6 @@ def drop_work(document: ReportDocument) -> Section:
 
 
 def _whose(drop: TracedDrop) -> tuple[str, str, str]:
-    """Return GPU, rank and the time of day of the beginning."""
     return (
         drop.gpu or f"dev {drop.device}",
         UNKNOWN if drop.rank is None else str(drop.rank),

@@ -134,7 +134,6 @@ def _communication(document: ReportDocument, summary: Summary, found: Holders | 
 
 
 def _split(document: ReportDocument) -> str:
-    """Return the parts of exposed communication, where those of all steps are known; else ""."""
     parts = wait_and_transfer(document)
     if parts is None:
         return ""

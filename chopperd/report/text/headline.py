@@ -104,7 +104,6 @@ def _nothing_large(document: ReportDocument, summary: Summary) -> HeadlineRow:
 
 
 def _largest_class(document: ReportDocument) -> str:
-    """Return the class with most of the critical device's kernel time, with its share."""
     rows = [row for row in document.totals if row.classes and row.is_critical] or document.totals
     sums: Counter[str] = Counter()
     for each in (each for row in rows for each in row.classes if each.class_ not in _NO_COMPUTE):

@@ -183,7 +183,6 @@ def _described(answer: FieldAnswer) -> dict[str, object]:
 
 
 def _named_causes(reading: DeviceReading | None) -> dict[str, object] | None:
-    """Return a reading as a dict, with its causes by label; None without a reading."""
     if reading is None:
         return None
     values = {field.name: getattr(reading, field.name) for field in fields(reading)}
@@ -278,7 +277,6 @@ def _fields_table(entry: InventoryEntry) -> RenderableType:
 
 
 def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each field, and one for each further call for it."""
     for answer in field_answers(entry):
         others = list(answer.others)
         first = answer.used or (others.pop(0) if others else None)
@@ -315,7 +313,6 @@ def _costs(probe: FieldProbe | None) -> str:
 
 
 def _call(probe: FieldProbe | None) -> str:
-    """Return the call that gave a value and its source, or the error."""
     if probe is None:
         return UNKNOWN
     name = probe.operation

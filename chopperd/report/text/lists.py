@@ -20,12 +20,7 @@ _MONTH_TO_MINUTE: Final = slice(5, 16)
 
 
 def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
-    """Render a table for each run, its rows in the given order.
-
-    Args:
-        rows: Of any jobs and runs.
-        simulated: Whether any of them come from a simulation; None is unknown.
-    """
+    """Render a table for each run, its rows in the given order; `simulated` None is unknown."""
     parts: list[RenderableType] = [simulated_mark()] if simulated else []
     runs = dict.fromkeys((row.job, row.run) for row in rows)
     for job, run in runs:

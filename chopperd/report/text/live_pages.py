@@ -18,11 +18,7 @@ _WINDOW_NS: Final = 10 * NS_PER_S
 
 
 def window(history: Sequence[NodeSnapshot]) -> tuple[NodeSnapshot, ...]:
-    """Return the snapshots that rates are computed from: the last 10 s and the one before that.
-
-    Args:
-        history: At least one, oldest first.
-    """
+    """Return the snapshots that rates are computed from: the last 10 s and the one before that."""
     begin_ns = history[-1].taken_mono_ns - _WINDOW_NS
     first = sum(snapshot.taken_mono_ns <= begin_ns for snapshot in history[:-1])
     return tuple(history[max(first - 1, 0) :])
@@ -32,10 +28,7 @@ def lost_ratios(history: Sequence[NodeSnapshot]) -> dict[str, float | None]:
     """Compute the live ceiling loss over a history as a share of sampled time, by GPU label.
 
     Each counts from the first snapshot in which its total is known. None where it is not known now,
-    or fell meanwhile, or no time was sampled.
-
-    Args:
-        history: At least one snapshot, oldest first.
+    or fell meanwhile, or no time was sampled. `history`: at least one, oldest first.
     """
     states: dict[str, list[GpuLive]] = {gpu.info.gpu: [] for gpu in history[-1].gpus}
     for snapshot in history:
@@ -50,7 +43,6 @@ def lost_s(totals: LiveTotals | None) -> float | None:
 
 
 def _lost_ratio_of_rates(states: Sequence[GpuLive]) -> float | None:
-    """Return the rise of the loss over the rise of the sampled time; None if unknown."""
     known = [both for gpu in states for both in _sampled_and_lost_s(gpu)]
     if not known or not list(_sampled_and_lost_s(states[-1])):
         return None
@@ -61,7 +53,6 @@ def _lost_ratio_of_rates(states: Sequence[GpuLive]) -> float | None:
 
 
 def _sampled_and_lost_s(gpu: GpuLive) -> Iterator[tuple[float, float]]:
-    """Yield the sampled time and the loss in it, in s, if both are known; else nothing."""
     sampled = gpu.totals.sampled_s if gpu.totals is not None else None
     lost = lost_s(gpu.totals)
     if sampled is not None and lost is not None:
@@ -101,9 +92,7 @@ def live_page(
 ) -> Group:
     """Render the table of `chopperd top`, a line a GPU, the suspect first; unknown is a dash.
 
-    Args:
-        history: At least one snapshot, oldest first; losses are those of the last 10 s of it.
-        owners: Of the processes on the GPUs, by pid.
+    `history`: at least one snapshot, oldest first; `owners` are by pid.
     """
     now = history[-1]
     ratios = lost_ratios(window(history))
@@ -211,7 +200,6 @@ def gpu_condition(gpu: GpuLive) -> str:
 
 
 def _dies_off(dies: DiesLive | None) -> str:
-    """Return a mark such as " (6/8 dies)" where some dies of a GPU are off, else ""."""
     if dies is None or not dies.gated:
         return ""
     return f" ({dies.running}/{dies.running + dies.gated} dies)"
@@ -238,7 +226,6 @@ def _live_cells(gpu: GpuLive, lost_ratio: float | None, spark: str) -> tuple[str
 
 
 def _per_second_ms(ratio: float | None) -> str:
-    """Format a share of time as milliseconds of each second."""
     return UNKNOWN if ratio is None else fmt.decimal(1000 * ratio, 0 if ratio >= 0.1 else 1)
 
 

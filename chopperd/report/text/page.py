@@ -97,7 +97,6 @@ class Section:
         ]
 
     def _fitting(self, width: int) -> list[int]:
-        """Return the columns for which there is room."""
         shown = self._known()
         for i in sorted(shown, key=lambda i: (-self._marks(i).count("?"), -i)):
             if "?" not in self._marks(i) or self._sum(shown, least=True) <= width:
@@ -162,12 +161,7 @@ def plain(title: str, rows: Sequence[Sequence[str]]) -> Section:
 
 
 class Beside:
-    """Two tables next to each other, or one below the other where there is no room.
-
-    Args:
-        left: As made by `table`.
-        right: Likewise.
-    """
+    """Two tables next to each other, or one below the other where there is no room."""
 
     def __init__(self, left: Section, right: Section) -> None:
         self.both = (left, right)
@@ -209,11 +203,7 @@ def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False)
 
 
 class Shown:
-    """A page that is printed without terminal control characters, except for its own styles.
-
-    Args:
-        page: As it was made; cells of tables are in one line already.
-    """
+    """A page that is printed without terminal control characters, except for its own styles."""
 
     def __init__(self, page: RenderableType) -> None:
         self._page = page

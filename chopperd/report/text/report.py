@@ -153,7 +153,6 @@ def _contention_cells(family: Family, how: Contention) -> tuple[str, ...]:
 
 
 def _grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:
-    """Group values by key, in the order in which keys are first met."""
     groups: dict[KeyT, list[ValueT]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -260,11 +259,7 @@ def render_rich(document: ReportDocument, *, by: Breakdown | None = None) -> Gro
 
 
 class FirstScreen:
-    """The rows of the headline, each with its label, in lines of the console's width.
-
-    Args:
-        rows: As `headline` gives them.
-    """
+    """The rows of the headline, each with its label, in lines of the console's width."""
 
     def __init__(self, rows: Sequence[HeadlineRow]) -> None:
         self._rows = rows
@@ -322,7 +317,6 @@ def laid_out(document: ReportDocument, *, by: Breakdown | None) -> Iterator[tupl
 
 
 def _by(document: ReportDocument, by: Breakdown | None) -> tuple[Section | None, ...]:
-    """Return the tables by `by`, of devices and of traces with host work only, or why none."""
     if by is None:
         is_host = bool(document.host) and not document.totals
         return (host_parts(document, "operation"),) if is_host else ()

@@ -86,7 +86,6 @@ def _severity(share: float | None) -> str:
 def _waterfall_lines(
     document: ReportDocument, waterfall_ns: Mapping[str, float]
 ) -> Iterator[tuple[str, float, str | None]]:
-    """Yield label, time, and style of each row with time, and of its parts where known."""
     is_clocked = "dvfs_loss" in waterfall_ns
     for name in _WATERFALL_LABELS:
         label, value_ns = _WATERFALL_LABELS[name], waterfall_ns.get(name)
@@ -100,7 +99,6 @@ def _waterfall_lines(
 
 
 def _parts(document: ReportDocument, name: str) -> list[tuple[str, float]]:
-    """Return the parts of a row that are known and not nothing."""
     if name == "exposed_comm":
         parts = wait_and_transfer(document)
         return list(zip(("waiting for other ranks", "transfer"), parts or (), strict=False))

@@ -41,10 +41,7 @@ Key = TypeVar("Key", str, tuple[str, str])
 def _lines(
     items: Iterable[Item], key: Callable[[Item], Key], time_ns: Callable[[Item], int]
 ) -> tuple[list[tuple[Key, int, list[Item]]], int]:
-    """Group items by key, and sum the time of each.
-
-    Returns (key, time in ns, items), most time first, and the time of all in ns.
-    """
+    """Return (key, summed time in ns, items), most time first, and the time of all in ns."""
     groups: defaultdict[Key, list[Item]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -56,7 +53,6 @@ def _lines(
 def _title(
     name: str, lines: Sequence[tuple[object, int, Sequence[Family | Part | HostPart]]]
 ) -> str:
-    """Return the title, with a remark where not all lines are shown."""
     if len(lines) <= SHOWN:
         return name
     merged = any(each.merged for _, _, members in lines for each in members)
@@ -171,7 +167,6 @@ def _launch(members: Sequence[Family | Part]) -> str:
 
 
 def _of_peak(members: Sequence[Family | Part]) -> str:
-    """Format the work as a share of the stated peak; of several devices, lowest to highest."""
     shares = [each.efficiency.utilization for each in members if each.efficiency is not None]
     return fmt.spread([100 * each for each in shares if known(each)], digits=1)
 

@@ -88,7 +88,6 @@ def _reason_code(document: ReportDocument) -> str | None:
 
 
 def _unknown_reason(document: ReportDocument, code: str | None) -> str:
-    """Return why there is no clock cost, from the notes if possible, else from the document."""
     if code is not None:
         return next(note.text for note in document.notes if note.code == code)
     if document.sampling.samples_in_compute == 0:
@@ -200,7 +199,6 @@ def _complete(document: ReportDocument) -> int:
 
 
 def _losses(document: ReportDocument) -> list[str]:
-    """Return what is missing, over all traces; nothing for complete ones."""
     traces = document.traces or (document.trace,)
     damaged = sum(trace.damaged_events for trace in traces)
     invalid = sum(trace.invalid_records for trace in traces)
