@@ -213,12 +213,7 @@ def report_options(
         join = replace(join, device_map=device_map_of(device_map, "--device-map"))
     selection = StepSelection(step=step, last=last)
     return replace(
-        options,
-        join=join,
-        selection=selection,
-        merge=merge,
-        hashes=hashes,
-        memory=memory or {},
+        options, join=join, selection=selection, merge=merge, hashes=hashes, memory=memory or {}
     )
 
 
