@@ -18,9 +18,9 @@ from chopperd.report.text.report import FirstScreen
 from chopperd.report.text.wording import (
     UNKNOWN,
     decimal,
-    fixed_milliseconds,
-    millisecond_digits,
+    fixed_ms,
     milliseconds,
+    ms_digits,
     percent,
     plural,
     size,
@@ -148,8 +148,8 @@ def _first_rows(document: ComparisonDocument) -> Iterator[HeadlineRow]:
     for each, side in zip(document.comparisons, document.sides[1:], strict=True):
         change, answer, parts = _answer(each)
         step = each.step
-        digits = millisecond_digits(step.a, significant=4)
-        a, b = (fixed_milliseconds(value, digits) for value in (step.a, step.b))
+        digits = ms_digits(step.a, significant=4)
+        a, b = (fixed_ms(value, digits) for value in (step.a, step.b))
         verdicts = {"higher": "IS SLOWER", "lower": "IS FASTER", "same": "IS AS FAST"}
         label = verdicts.get(step.verdict, "AND A NOT TOLD APART")
         sentence = (change, f"{a} to {b} ms a step", *(() if step.differs else (answer,)))

@@ -11,7 +11,7 @@ CALL = complete_event("cuda_runtime", "cudaMalloc", 1, 2) | {"pid": 1, "tid": 1}
 
 
 def row(
-    ts: object, size: object, *, name: object = "[memory]", tid: int = 1, **args: object
+    ts: object, size: object, *, name: object = "[memory]", tid: object = 1, **args: object
 ) -> Event:
     told = {"Bytes": size, "Device Type": 1, "Device Id": 0, **args}
     place = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "pid": 1, "tid": tid}
@@ -55,7 +55,8 @@ def test_rows_keep_their_order_in_the_file_where_times_are_equal() -> None:
 
 @pytest.mark.parametrize("kind", [1, 6, 12, 20, "6"])
 def test_memory_of_any_device_is_read_and_that_of_the_host_is_not(kind: object) -> None:
-    host = row(4, 64, **{"Device Type": 0, "Device Id": -1})
+    others: dict[str, object] = {"Device Type": 0, "Device Id": -1}
+    host = row(4, 64, **others)
     found = read(host, row(5, 512, **{"Device Type": kind, "Device Id": "3"}))
     assert found.tables.memory.device.tolist() == [3]
     assert found.lost["undecodable_rows"] == 0

@@ -85,7 +85,7 @@ def test_before_2_2_entries_have_no_times_and_before_2_1_there_are_none() -> Non
 def test_what_entries_do_not_hold_is_skipped_and_counted() -> None:
     good = entry("alloc", 512, 5)
     odd: list[object] = [
-        entry("workspace_snapshot", 0, 0), entry("alloc", 512, True), entry("alloc", 512, -5),  # type: ignore[arg-type]
+        entry("workspace_snapshot", 0, 0), entry("alloc", 512, True), entry("alloc", 512, -5),
         entry("alloc", 512, 1 << 50), {**good, "action": ["alloc"]}, {**good, "size": "5"},
         {**good, "time_us": True}, {**good, "time_us": 1 << 62}, 7, [good], {},
     ]  # fmt: skip
