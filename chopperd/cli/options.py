@@ -273,7 +273,9 @@ def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int
 
 
 def parsed_memory(files: Sequence[Path], traces: Sequence[Path]) -> dict[int | str, str]:
-    """Return snapshots of memory by rank, if several all have one in their name, else by trace.
+    """Return snapshots of memory by the ranks in their names, or else in order, by trace.
+
+    In order also where a name has no rank, or if there is one file for one trace.
 
     Raises:
         ConfigError: There are more of them than traces.
@@ -283,7 +285,7 @@ def parsed_memory(files: Sequence[Path], traces: Sequence[Path]) -> dict[int | s
     ranks = [rank for file in files if (rank := rank_of({}, file.name)[0]) is not None]
     if len(files) > len(traces):
         raise ConfigError([f"--memory: {len(files)} files for {len(traces)} traces"])
-    if len(set(ranks)) == len(files) > 1:
+    if len(set(ranks)) == len(files) and len(traces) > 1:
         return dict(zip(ranks, map(str, files), strict=True))
     return dict(zip(map(str, traces), map(str, files), strict=False))
 
