@@ -49,6 +49,7 @@ _PARTS: Final[Mapping[str, Sequence[str]]] = {
 }
 _CLASS: Final = "class/"
 _MEMORY: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "segment_ns", "retries")
+_MARK_STEPS: Final = ": `chopperd explain profiler` says how to have some in a trace"
 _NAMES: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 StepKey: TypeAlias = tuple[str | None, str | None, int | None]  # job, run, step
@@ -280,7 +281,7 @@ def compare(
     runs = [[_run(document) for document in side] for side in sides]
     for name, side in zip(_NAMES, runs, strict=False):
         if not all(run.by_rank for run in side):
-            raise IncomparableError(f"{name} has no complete step", allow=None)
+            raise IncomparableError(f"{name} has no complete step{_MARK_STEPS}", allow=None)
     chosen = _chosen(runs, allow)
     taken = [[_figures(list(gpus.values())) for gpus in side] for side in chosen.sides]
     described = [
