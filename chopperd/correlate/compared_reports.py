@@ -3,7 +3,7 @@
 Source: DESIGN.md section 2, "Comparing runs".
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -52,7 +52,8 @@ _MEMORY: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "segment_ns", "
 _MARK_STEPS: Final = ": `chopperd explain profiler` says how to have some in a trace"
 _NAMES: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-StepKey: TypeAlias = tuple[str | None, str | None, int | None]  # job, run, step
+#: Job, run, step, and how many of this number came before: files may each count from 0.
+StepKey: TypeAlias = tuple[str | None, str | None, int | None, int]
 _Place: TypeAlias = tuple[int | None, int | None, str | None]  # rank, device, GPU
 
 
@@ -79,13 +80,15 @@ class _Run:
 
 def _run(document: ReportDocument) -> _Run:
     rows: defaultdict[_Place, dict[StepKey, Row]] = defaultdict(dict)
-    left_out = set()
+    left_out, seen = set(), Counter[object]()
     for row in document.steps:
-        key = (row.job, row.run, row.step)
+        place, number = (row.rank, row.device, row.gpu), (row.job, row.run, row.step)
+        key = (*number, seen[place, number])
+        seen[place, number] += 1
         if row.partial or row.tail or row.host_only or not row.window_ns:
             left_out.add(key)
         else:
-            rows[row.rank, row.device, row.gpu][key] = row
+            rows[place][key] = row
     devices: dict[_Place, DeviceSummary] = {
         (each.rank, each.device, each.gpu): each for each in document.devices
     }

@@ -104,6 +104,15 @@ def test_what_has_no_step_is_refused() -> None:
         compared(*[run_of(STEPS[:2])] * 27)
 
 
+def test_steps_of_several_files_of_a_rank_that_each_count_from_0_are_all_compared() -> None:
+    first, second = run_of(STEPS[:40]), run_of(STEPS[40:])
+    both = replace(first, steps=(*first.steps, *second.steps))
+    found = compared(both, run_of(STEPS))
+    assert [side.steps for side in found.sides] == [80, 80]
+    assert found.sides[0].partial_steps == 4
+    assert found.comparisons[0].step.a == pytest.approx(np.mean(STEPS) * 1e6, rel=1e-6)
+
+
 def test_without_clocks_on_a_side_compute_is_one_row() -> None:
     """1004 ms on both sides; the clock's loss is not told from the rest where B has no clocks."""
     found = compared(run_of(STEPS), run_of(STEPS, clocked=False, limit_w=None))
