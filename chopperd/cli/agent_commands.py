@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +19,6 @@ from chopperd.errors import AgentUnreachableError, BackendUnavailableError
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from chopperd.agent.sockets import Addresses
     from chopperd.client.agent import AgentClient
     from chopperd.model.live import NodeSnapshot
@@ -99,11 +97,10 @@ def steps(
     else:
         from chopperd.report.text.lists import critical_rows, encode_steps, render_steps
 
-        is_of_all = rank is None and gpu is None
         if form == "json":
             write(encode_steps(rows, simulated=simulated).decode())
         else:
-            shown = critical_rows(rows) if is_of_all else rows
+            shown = critical_rows(rows) if rank is None and gpu is None else rows
             print_page(render_steps(shown, simulated=simulated))
     raise click.exceptions.Exit(0 if rows else 1)
 
@@ -164,14 +161,10 @@ def _print_list(
 
         _write_json(msgspec.json.encode({"simulated": simulated, name: entries}))
         return
-    from chopperd.report.text.lists import render_drops, render_jobs, render_traces
+    from chopperd.report.text import lists
 
-    pages: Mapping[str, Callable[..., RenderableType]] = {
-        "traces": render_traces,
-        "jobs": render_jobs,
-        "drops": render_drops,
-    }
-    print_page(pages[name](entries, simulated=simulated))
+    render = getattr(lists, f"render_{name}")  # `render_traces` and the like
+    print_page(render(entries, simulated=simulated))
 
 
 def _write_json(body: bytes) -> None:

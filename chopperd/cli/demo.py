@@ -94,7 +94,7 @@ class Demonstration:
         self._wait("all GPUs are sampled and their processes listed", self._are_sampled)
         self._capture(0)
         self._wait("its traces are analysed", self._are_analysed)
-        self._show(self._report())
+        self._show(self._client.report_latest(JOB))
         self.is_shown = True
         number = 1
         while self._stays:
@@ -129,10 +129,7 @@ class Demonstration:
                 raise ChopperdError(f"the agent could not analyse its own demo: {why}")
         if sum(each.state is TraceState.ANALYSED for each in traces) < len(self._node.gpus):
             return False
-        return len(self._report().traces) == len(self._node.gpus)
-
-    def _report(self) -> ReportDocument:
-        return self._client.report_latest(JOB)
+        return len(self._client.report_latest(JOB).traces) == len(self._node.gpus)
 
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         limit_ns = self._clock.mono_ns() + round(_TIMEOUT_S * NS_PER_S)

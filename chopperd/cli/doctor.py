@@ -240,8 +240,7 @@ def surveyed(backend: str) -> "Inventory":
     """
     from chopperd.diagnosis.probe import inventory_of, is_whole, with_smi_numbers
 
-    stuck_pids = _stuck(backend)
-    if stuck_pids:
+    if stuck_pids := _stuck(backend):
         named = ", ".join(map(str, stuck_pids))
         message = f"{backend}: not read: processes {named} of earlier probes still hang in it"
         raise BackendUnavailableError(message)
@@ -261,8 +260,7 @@ def probed(backend: str, limit_s: float = _PROBE_S) -> "DriverProbe":
     from chopperd.diagnosis.facts import DriverProbe
     from chopperd.diagnosis.probe import is_whole, probe_of
 
-    stuck_pids = _stuck(backend)
-    if stuck_pids:
+    if stuck_pids := _stuck(backend):
         return DriverProbe(backend=backend, stuck_pids=stuck_pids)
     answer = _probe_answer(backend, 0, limit_s, quiet=True)
     probe = probe_of(backend, answer.output)

@@ -55,13 +55,13 @@ def print_report(
         ConfigError: The format is for files only, or needs a package that is not installed.
         StoreError: The file can't be written.
     """
+    styled = output is None and sys.stdout.isatty()
     if form == "parquet":
-        data = _parquet(document, to_terminal=output is None and sys.stdout.isatty())
+        data = _parquet(document, to_terminal=styled)
     else:
         from chopperd.report.forms.schema import formatted
 
-        styled = output is None and sys.stdout.isatty()
-        width = _terminal_width() if styled else None
+        width = shutil.get_terminal_size().columns if styled else None
         text = formatted(document, form, by=by, styled=styled, width=width)
         if output is None:
             _write_safe(text)
@@ -154,14 +154,8 @@ def print_page(page: "RenderableType") -> None:
     from chopperd.report.text.page import WIDTH, page_text
 
     styled = sys.stdout.isatty()
-    width = _terminal_width() if styled else WIDTH
+    width = shutil.get_terminal_size().columns if styled else WIDTH
     _write_safe(page_text(page, styled=styled, width=width))
-
-
-def _terminal_width() -> int:
-    from shutil import get_terminal_size
-
-    return get_terminal_size().columns
 
 
 def write(text: str) -> None:

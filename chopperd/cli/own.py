@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.cli.output import write
-from chopperd.clock import Clock, SystemClock
+from chopperd.clock import SystemClock
 from chopperd.errors import ConfigError
 from chopperd.logs import configure_logging
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -52,10 +52,6 @@ def _sampler(arguments: Sequence[str]) -> int:
     return process.main(int(given["--ring-fd"]), lambda: choose(name, which), how)
 
 
-def _sweep(arguments: Sequence[str]) -> int:
-    return sweep(Path(_values(arguments, ["--folder"])["--folder"]))
-
-
 def _probe(arguments: Sequence[str]) -> int:
     from chopperd.diagnosis.probe import probe_lines
 
@@ -96,16 +92,6 @@ def _analysis(arguments: Sequence[str]) -> int:
     )
 
 
-_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
-    "_analysis": _analysis,
-    "_probe": _probe,
-    "_probe_amd": _probe_amd,
-    "_sampler": _sampler,
-    "_snapshot": _snapshot,
-    "_sweep": _sweep,
-}
-
-
 _PREFIX: Final = "chopperd-"
 _ID_LENGTH: Final = 8
 _RETRY_NS: Final = 50 * NS_PER_MS
@@ -141,17 +127,27 @@ def scratch_folder() -> Iterator[Path]:
             rmtree(folder, ignore_errors=True)
 
 
-def sweep(folder: Path, clock: Clock | None = None) -> int:
-    """Wait until standard input closes, then remove the folder; return the exit status.
+def _sweep(arguments: Sequence[str]) -> int:
+    """Wait until standard input closes, as the parent ends, then remove its temporary folder.
 
     Processes that are still ending may write into it: removal is repeated until it is gone.
     """
     from shutil import rmtree
 
+    folder, clock = Path(_values(arguments, ["--folder"])["--folder"]), SystemClock()
     sys.stdin.buffer.read()
-    clock = clock or SystemClock()
     limit_ns = clock.mono_ns() + _GIVE_UP_NS
     while folder.exists() and clock.mono_ns() < limit_ns:
         rmtree(folder, ignore_errors=True)
         clock.sleep_until(clock.mono_ns() + _RETRY_NS)
     return int(folder.exists())
+
+
+_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "_analysis": _analysis,
+    "_probe": _probe,
+    "_probe_amd": _probe_amd,
+    "_sampler": _sampler,
+    "_snapshot": _snapshot,
+    "_sweep": _sweep,
+}

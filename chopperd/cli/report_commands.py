@@ -24,7 +24,7 @@ from chopperd.cli.output import (
     reading_progress,
     write,
 )
-from chopperd.cli.recording import recording, samples_to_join
+from chopperd.cli.recording import recording, run_command, samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
@@ -66,7 +66,7 @@ def record(
     config: Path | None,
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote; exit with its status."""
-    from chopperd.cli.recording import run_command
+    from chopperd.traces.read.sniff import kineto_files
 
     settings = load_config(config or DEFAULT_PATH)
     _check_output(output)
@@ -79,7 +79,7 @@ def record(
             samples = finish() if finish is not None else None
             if output is not None:
                 _save(samples, output)
-            found = _recorded_traces(traces, started_unix_ns)
+            found = kineto_files(traces, newer_than_unix_ns=started_unix_ns)
             if found:
                 # One command may train more than once.
                 how = report_options(settings, device_map=device_map, merge=True)
@@ -112,12 +112,6 @@ def _check_output(output: Path | None) -> None:
         from chopperd.store.samples.files import check_parquet
 
         check_parquet()
-
-
-def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
-    from chopperd.traces.read.sniff import kineto_files
-
-    return kineto_files(folder, newer_than_unix_ns=started_unix_ns)
 
 
 def _say_no_trace(folder: Path, samples: "SampleSet | None", form: options.Format) -> None:

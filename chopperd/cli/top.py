@@ -76,17 +76,14 @@ def owners_of(snapshot: "NodeSnapshot", proc: Path = Path("/proc")) -> dict[int,
 
     Drivers number processes as the machine's first pid namespace does: in another nobody is named.
     """
-    if _namespace(proc) != _FIRST_PID_NAMESPACE:
+    try:
+        namespace = str((proc / "self" / "ns" / "pid").readlink())
+    except OSError:
+        return {}
+    if namespace != _FIRST_PID_NAMESPACE:
         return {}
     pids = {each.pid for gpu in snapshot.gpus for each in gpu.processes or ()}
     return {pid: owner for pid in sorted(pids) if (owner := _owner(proc / str(pid))) is not None}
-
-
-def _namespace(proc: Path) -> str | None:
-    try:
-        return str((proc / "self" / "ns" / "pid").readlink())
-    except OSError:
-        return None
 
 
 def _owner(folder: Path) -> "ProcessOwner | None":

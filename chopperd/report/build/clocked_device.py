@@ -98,12 +98,11 @@ def clocked_device(
     summary = _device_summary(traced, trace, mapped, _reference(mine, options))
     is_part = mapped.gpu is not None and mapped.gpu.parent is not None
     spec, no_spec = spec_of(summary.name, units=traced.units, is_part=is_part)
-    reference_mhz = summary.reference.sm_clock_mhz
     joined = join_device(
         device,
         timeline.host_activity,
         mine,
-        reference_mhz,
+        summary.reference.sm_clock_mhz,
         timeline.collectives,
         spec,
         timeline.stacks,
@@ -184,13 +183,10 @@ def fits_by_signal(
     # GPUs that share their clock and power with others can't be distinguished by them.
     shared = {each.gpu.parent for each in samples.gpus} - {None}
     apart = [each for each in samples.gpus if not each.gpu.parent and each.gpu.gpu not in shared]
-    names = {each.device: _traced_device(each.device, timeline, trace).name for each in unmapped}
     return {
-        number: agreement(
-            _signal(device), [each for each in apart if names[number] in (None, each.gpu.name)]
-        )
+        device.device: agreement(_signal(device), [e for e in apart if name in (None, e.gpu.name)])
         for device in unmapped
-        for number in (device.device,)
+        for name in (_traced_device(device.device, timeline, trace).name,)
     }
 
 

@@ -3,11 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from chopperd.correlate.peers import MIN_PEERS
 from chopperd.errors import StepNotFoundError
-from chopperd.model.answers import TracedDrop
 from chopperd.model.report import (
     SCHEMA,
     Alignment,
@@ -73,9 +72,9 @@ def build_document(
     numbers = processes(reports)
     ranks = RankComparison.of(reports, numbers)
     steps, totals = (
-        across_devices(ranks.split(_placed(reports, numbers, drafts)))
-        for drafts in ([each.steps for each in reports], [each.totals for each in reports])
+        across_devices(ranks.split(_placed(reports, numbers, kind))) for kind in ("steps", "totals")
     )
+    drops = (drop for report in reports for drop in report.drops)
     document = ReportDocument(
         schema=SCHEMA,
         generated=_generated(reports, version, time),
@@ -89,8 +88,8 @@ def build_document(
         framework=_framework(reports),
         devices=devices,
         totals=tuple(each.row for each in totals),
-        steps=(*(each.row for each in steps), *_host_steps(reports)),
-        drops=tuple(sorted(_every_drop(reports), key=lambda each: each.start_unix_ns)),
+        steps=(*(each.row for each in steps), *(row for r in reports for row in r.host_steps)),
+        drops=tuple(sorted(drops, key=lambda each: each.start_unix_ns)),
         notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals), *ranks.notes()))),
         host=tuple(report.host for report in reports if report.host is not None),
         ranks=ranks.summary(steps),
@@ -129,13 +128,14 @@ def with_selection(document: ReportDocument, selection: StepSelection) -> Report
 
 
 def _placed(
-    reports: Sequence[TraceReport], numbers: Sequence[int], drafts: Sequence[Sequence[DraftRow]]
+    reports: Sequence[TraceReport], numbers: Sequence[int], kind: Literal["steps", "totals"]
 ) -> list[DraftRow]:
-    firsts = [first_step(report) for report in reports]
+    """Return all rows, each with the process and the first step of its trace."""
     return [
         replace(draft, process=number, first_step=first)
-        for first, number, those in zip(firsts, numbers, drafts, strict=True)
-        for draft in those
+        for report, number in zip(reports, numbers, strict=True)
+        for first in (first_step(report),)
+        for draft in getattr(report, kind)
     ]
 
 
@@ -211,14 +211,6 @@ def _framework(reports: Sequence[TraceReport]) -> FrameworkSummary:
     return FrameworkSummary(name="several", evidence=tuple(evidence))
 
 
-def _every_drop(reports: Sequence[TraceReport]) -> list[TracedDrop]:
-    return [drop for report in reports for drop in report.drops]
-
-
-def _host_steps(reports: Sequence[TraceReport]) -> list[Row]:
-    return [row for report in reports for row in report.host_steps]
-
-
 def _selected(rows: Sequence[Row], selection: StepSelection) -> tuple[Row, ...]:
     numbers = sorted({row.step for row in rows if row.step is not None})
     if selection.step is not None:
@@ -236,22 +228,13 @@ def _order(row: Row) -> list[int]:
 
 
 def _notes(reports: Sequence[TraceReport], totals: Sequence[DraftRow]) -> list[Note]:
+    conflicts = [(reports[a].trace, reports[b].trace) for a, b in rank_conflicts(reports)]
+    texts = (f"{one.rank} is claimed by {one.path} and by {other.path}" for one, other in conflicts)
     return [
-        *_conflict_notes(reports),
+        *(Note(code="rank_conflict", text=f"rank {text}: both are shown") for text in texts),
         *_trace_notes(reports),
         *(note for each in _sampled(reports) for note in each.notes),
         *_peer_notes(totals),
-    ]
-
-
-def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
-    return [
-        Note(
-            code="rank_conflict",
-            text=f"rank {reports[a].trace.rank} is claimed by {reports[a].trace.path} and by "
-            f"{reports[b].trace.path}: both are shown",
-        )
-        for a, b in rank_conflicts(reports)
     ]
 
 
@@ -280,10 +263,8 @@ def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
     apart_mhz = [each.median_mhz for each in peers if each.disagree and each.median_mhz is not None]
     notes = []
     if apart_mhz:
-        text = (
-            "GPUs of one model fall into two groups, more than 5 % apart: they are compared with "
-        )
-        text += f"the faster group's median, {spread(apart_mhz)} MHz"
+        text = "GPUs of one model fall into two groups, more than 5 % apart: they are compared with"
+        text += f" the faster group's median, {spread(apart_mhz)} MHz"
         notes.append(Note(code="peers_disagree", text=text))
     if len(peers) < len(clocked):
         text = f"fewer than {MIN_PEERS} GPUs of one model traced: excess over peers unknown"

@@ -8,22 +8,19 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, DropShare, Held, TracedDrop
-from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note
+from chopperd.model.report import HostPart, HostTime
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
 from chopperd.report.build.clocks import copied
 from chopperd.report.build.holders import merged
 from chopperd.report.build.trace_notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.trace_report import TraceReport
 
-PartT = TypeVar("PartT", Part, HostPart)
 Names: TypeAlias = Literal["full", "hashed", "classes"]
+PartT = TypeVar("PartT", Part, HostPart)
+RowT = TypeVar("RowT", Row, HostTime)
+_Cover: TypeAlias = Literal["hashed", "classes"]
 
 _HASH_DIGITS = 12
-
-
-def _without_names(notes: Sequence[Note]) -> tuple[Note, ...]:
-    """Return the notes without those that quote names from the program."""
-    return tuple(note for note in notes if note.code != REPEATING_ANNOTATIONS)
 
 
 def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
@@ -32,30 +29,25 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
     Evidence of a framework, what a program calls its process groups, which may be names of modules,
     and which ranks are in them are shown in full or not at all.
 
-    Args:
-        report: With full names.
-        names: "full" as they are; "hashed" the class and a hash of the name, equal for equal
-            names; "classes" one family for each class, and no operations, layers or annotations.
+    "hashed": the class and a hash of the name, equal for equal names; "classes": one family for
+    each class, and no operations, layers or annotations.
     """
     if names == "full":
         return report
+    classes = {each.name: each.class_ for total in report.totals for each in total.row.families}
     return replace(
         report,
-        notes=_without_names(report.notes),
-        framework=_bare(report.framework),
+        notes=tuple(note for note in report.notes if note.code != REPEATING_ANNOTATIONS),
+        framework=replace(report.framework, evidence=()),
         totals=tuple(replace(each, row=_covered(each.row, names)) for each in report.totals),
         steps=tuple(replace(each, row=_covered(each.row, names)) for each in report.steps),
         host_steps=tuple(_covered(each, names) for each in report.host_steps),
-        host=None if report.host is None else _covered_host(report.host, names),
-        drops=tuple(
-            replace(each, families=_ran(each, _classes_of(report), names)) for each in report.drops
-        ),
+        host=report.host and _with_parts(report.host, names),
+        drops=tuple(replace(drop, families=_ran(drop, classes, names)) for drop in report.drops),
     )
 
 
-def _ran(
-    drop: TracedDrop, classes: Mapping[str, str], names: Literal["hashed", "classes"]
-) -> tuple[DropShare, ...]:
+def _ran(drop: TracedDrop, classes: Mapping[str, str], names: _Cover) -> tuple[DropShare, ...]:
     """Return the families in a drop by their hashed names; none for "classes"."""
     if names == "classes":
         return ()
@@ -66,38 +58,36 @@ def _ran(
     )
 
 
-def _classes_of(report: TraceReport) -> dict[str, str]:
-    return {each.name: each.class_ for total in report.totals for each in total.row.families}
-
-
-def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
+def _covered(row: Row, names: _Cover) -> Row:
     step_name = row.step_name and f"step-{_digest(row.step_name)}"
     return replace(
-        row,
+        _with_parts(row, names),
         step_name=step_name if names == "hashed" else None,
         families=_hashed(row.families) if names == "hashed" else _classes(row),
-        by_operation=_parts(row.by_operation, "operation", names),
-        by_layer=_parts(row.by_layer, "layer", names),
-        by_annotation=_parts(row.by_annotation, "annotation", names),
-        held=_holders(row.held, names),
+        held=tuple(merged(row.held, lambda each: _covered_holder(each, names))),
         collectives=tuple(
             replace(each, group_description=None, group_ranks=None) for each in row.collectives
         ),
     )
 
 
-def _covered_host(host: HostTime, names: Literal["hashed", "classes"]) -> HostTime:
+def _with_parts(of: RowT, names: _Cover) -> RowT:
+    """Return a row with hashes for names of operations, layers and annotations; or without them."""
     return replace(
-        host,
-        by_operation=_parts(host.by_operation, "operation", names),
-        by_layer=_parts(host.by_layer, "layer", names),
-        by_annotation=_parts(host.by_annotation, "annotation", names),
+        of,
+        by_operation=_parts(of.by_operation, "operation", names),
+        by_layer=_parts(of.by_layer, "layer", names),
+        by_annotation=_parts(of.by_annotation, "annotation", names),
     )
 
 
-def _bare(framework: FrameworkSummary) -> FrameworkSummary:
-    """Return the framework without its evidence, which is names."""
-    return replace(framework, evidence=())
+def _parts(parts: Sequence[PartT], what: str, names: _Cover) -> tuple[PartT, ...]:
+    return tuple(
+        part
+        if part.name in {UNKNOWN_PART, OTHER_PARTS}
+        else replace(part, name=f"{what}-{_digest(part.name)}")
+        for part in (parts if names == "hashed" else ())
+    )
 
 
 def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
@@ -113,25 +103,7 @@ def _hashed_name(kernel_class: str, name: str) -> str:
     return f"{kernel_class}-{_digest(name)}"
 
 
-def _parts(
-    parts: Sequence[PartT], what: str, names: Literal["hashed", "classes"]
-) -> tuple[PartT, ...]:
-    """Return operations, layers or annotations with hashes for names; none at all for "classes"."""
-    if names == "classes":
-        return ()
-    return tuple(
-        part
-        if part.name in {UNKNOWN_PART, OTHER_PARTS}
-        else replace(part, name=f"{what}-{_digest(part.name)}")
-        for part in parts
-    )
-
-
-def _holders(held: Sequence[Held], names: Literal["hashed", "classes"]) -> tuple[Held, ...]:
-    return tuple(merged(held, lambda each: _covered_holder(each, names)))
-
-
-def _covered_holder(held: Held, names: Literal["hashed", "classes"]) -> Held:
+def _covered_holder(held: Held, names: _Cover) -> Held:
     """Return a holder with hashes for names; for "classes" with its kind, and nothing beside it."""
 
     def shown(name: str | None) -> str | None:

@@ -61,8 +61,9 @@ class RankComparison:
     @staticmethod
     def of(reports: Sequence[TraceReport], numbers: Sequence[int]) -> "RankComparison":
         """Compare the ranks of traces, of which `numbers` are the processes."""
-        world_size = max(_world_size(reports), len(set(numbers)))
-        missing = world_size - len(set(numbers))
+        traced = len(set(numbers))
+        world_size = max(traced, *(each.trace.world_size or 1 for each in reports))
+        missing = world_size - traced
         if world_size == 1:
             return RankComparison()
         why_not = _why_not(reports, numbers, world_size)
@@ -107,7 +108,9 @@ class RankComparison:
         length_ns = np.array([rows[i].row.window_ns or 0 for i in indices], np.int64)
         wait_ns, known = split_ns(rank, found, start_ns, start_ns + length_ns)
         return [
-            _split(rows[i].row, int(wait)) if is_known else ExposedComm()
+            ExposedComm(wait=int(wait), transfer=_exposed_ns(rows[i].row) - int(wait))
+            if is_known
+            else ExposedComm()
             for i, wait, is_known in zip(indices, wait_ns, known, strict=True)
         ]
 
@@ -116,18 +119,14 @@ class RankComparison:
 
         `steps` are the rows of all ranks, with the critical ones marked.
         """
-        if self.compared is None:
-            if self.why_not is None:
-                return None
+        if self.why_not is not None:
             return RanksSummary(lines=(), missing_ranks=self.missing, why_not=self.why_not)
+        if self.compared is None:
+            return None
         matches = self.compared.matches
         rows = _common_rows(steps, self.compared.places)
-        lost_ns = [
-            row.dvfs.lost_ns
-            for each in rows.values()
-            for row in each
-            if row.is_critical and row.dvfs.lost_ns is not None
-        ]
+        critical = [row for each in rows.values() for row in each if row.is_critical]
+        lost_ns = [row.dvfs.lost_ns for row in critical if row.dvfs.lost_ns is not None]
         return RanksSummary(
             lines=tuple(_lines(self.compared, rows, steps)),
             collectives=matches.total,
@@ -158,10 +157,6 @@ class RankComparison:
         return notes
 
 
-def _split(row: Row, wait_ns: int) -> ExposedComm:
-    return ExposedComm(wait=wait_ns, transfer=_exposed_ns(row) - wait_ns)
-
-
 def _exposed_ns(row: Row) -> int:
     return row.waterfall_ns.exposed_comm if row.waterfall_ns else 0
 
@@ -175,12 +170,6 @@ def _by_place(rows: Sequence[DraftRow]) -> dict[Place, list[int]]:
 
 
 # Whether ranks can be compared.
-
-
-def _world_size(reports: Sequence[TraceReport]) -> int:
-    """Return the number of ranks of the job, as far as the traces say: 1 where they say nothing."""
-    told = [each.trace.world_size for each in reports if each.trace.world_size is not None]
-    return max(told, default=1)
 
 
 def _why_not(reports: Sequence[TraceReport], numbers: Sequence[int], world_size: int) -> str | None:
@@ -273,16 +262,8 @@ def _lines(
 
 
 def _lateness(every: Sequence[Sequence[Row]]) -> list[Lateness]:
-    window_ns, exposed_ns = (
-        np.array(values, np.float64).T
-        for values in (
-            [[row.window_ns or 0 for row in rows] for rows in every],
-            [
-                [row.waterfall_ns.exposed_comm if row.waterfall_ns else 0 for row in rows]
-                for rows in every
-            ],
-        )
-    )
+    window_ns = np.array([[row.window_ns or 0 for row in rows] for rows in every], np.float64).T
+    exposed_ns = np.array([[_exposed_ns(row) for row in rows] for rows in every], np.float64).T
     return judged(late_ns(window_ns, exposed_ns), np.median(window_ns, axis=1))
 
 

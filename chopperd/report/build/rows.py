@@ -1,7 +1,7 @@
 """Fill the rows of a report from the columns of a joined device: a step each, and the file."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -10,8 +10,6 @@ import msgspec
 
 from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.waterfall import marker_busy_ns
-from chopperd.model.arrays import Int64s
-from chopperd.model.kinds import CopyDirection
 from chopperd.model.report_rows import (
     ExposedComm,
     ExposedCopy,
@@ -103,6 +101,7 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
     device, times, traffic = joined.timeline, joined.times, joined.traffic
     window = device.windows[index] if index < len(device.windows) else None
     start_ns, comm_ns = int(times.windows.start_ns[index]), int(times.comm_ns[index])
+    most_held = MOST_OF_FILE if window is None else most_of_step(len(device.windows))
     row = replace(
         _identified(timeline, None if window is None else window.step, meta),
         device=device.device,
@@ -114,26 +113,20 @@ def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: i
         overlap_ratio=int(times.overlap_ns[index]) / comm_ns if comm_ns else None,
         waterfall_ns=_waterfall(joined, index),
         exposed_comm_ns=ExposedComm(),
-        exposed_copy_ns=_exposed_copy(times.exposed_copy_ns, index),
+        exposed_copy_ns=ExposedCopy(
+            **{way.label: int(each[index]) for way, each in times.exposed_copy_ns.items()}
+        ),
         phases=_phases(joined, index),
         copies=copies_of(traffic.copies, index),
         collectives=collectives_of(traffic.collectives, index),
         chopper=chopper_of(traffic, index),
         dtype_ratio=types_of(joined.type_ns[index], int(joined.kernel_ns[index])),
         efficiency=efficiency_of(joined.efficiency, index, clocked.spec, clocked.no_spec),
-        held=held_of(
-            joined.held,
-            index,
-            MOST_OF_FILE if window is None else most_of_step(len(device.windows)),
-        ),
+        held=held_of(joined.held, index, most_held),
     )
     if window is None:
-        row = replace(
-            row,
-            launched_ns=None,
-            foreign_ns=None,
-            classes=classes_of(joined.classes, joined.class_exposed_ns),
-        )
+        classes = classes_of(joined.classes, joined.class_exposed_ns)
+        row = replace(row, launched_ns=None, foreign_ns=None, classes=classes)
     else:
         micro_steps = _micro_steps(timeline.steps[window.step], device, meta)
         row = replace(row, tail=window.tail, micro_steps=micro_steps)
@@ -194,10 +187,6 @@ def _waterfall(joined: JoinedDevice, index: int) -> Waterfall:
         exposed_copy=sum(int(each[index]) for each in times.exposed_copy_ns.values()),
         **{name: int(each[index]) for name, each in times.idle_ns.items()},
     )
-
-
-def _exposed_copy(exposed_ns: Mapping[CopyDirection, Int64s], index: int) -> ExposedCopy:
-    return ExposedCopy(**{way.label: int(each[index]) for way, each in exposed_ns.items()})
 
 
 def _phases(joined: JoinedDevice, index: int) -> Phases | None:

@@ -73,7 +73,7 @@ def _groups(rows: Sequence[DraftRow], key: Callable[[DraftRow], Hashable]) -> It
 
 def _set_peers(rows: list[DraftRow], group: list[int]) -> None:
     drafts = [rows[i] for i in group]
-    mean_mhz = np.array([_or_nan(mean_mhz_of(each.row)) for each in drafts])
+    mean_mhz = _or_nan(_mean_mhz(each.row) for each in drafts)
     half_mhz = np.array([each.random_mhz + each.bias_mhz for each in drafts])
     is_peer = np.array([each.is_peer for each in drafts])
     peers = peers_of(np.where(is_peer, mean_mhz, np.nan), half_mhz)
@@ -92,18 +92,16 @@ def _set_peers(rows: list[DraftRow], group: list[int]) -> None:
         rows[group[nth]] = replace(draft, row=replace(draft.row, dvfs=dvfs, peers=said))
 
 
-def mean_mhz_of(row: Row) -> float | None:
-    """Return the row's mean compute clock; None if unknown."""
+def _mean_mhz(row: Row) -> float | None:
     return row.clock.compute.mean_mhz if row.clock and row.clock.compute else None
 
 
-def peers_mhz_of(row: Row) -> float | None:
-    """Return the peers' median clock; None without peers."""
+def _peers_mhz(row: Row) -> float | None:
     return row.peers.median_mhz if row.peers else None
 
 
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
+def _or_nan(values: Iterable[float | None]) -> Float64s:
+    return np.array([math.nan if value is None else value for value in values])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +175,8 @@ def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
     if not weight_ns.sum():
         return None
     weight = weight_ns / weight_ns.sum()
-    mean_mhz = np.array([_or_nan(mean_mhz_of(each.row)) for each in known])
-    peers_mhz = np.array([_or_nan(peers_mhz_of(each.row)) for each in known])
+    mean_mhz = _or_nan(_mean_mhz(each.row) for each in known)
+    peers_mhz = _or_nan(_peers_mhz(each.row) for each in known)
     random_mhz = np.array([each.random_mhz for each in known]) * weight
     bias_mhz = np.array([each.bias_mhz for each in known]) * weight
     return _RunClock(
@@ -198,11 +196,8 @@ def summarise(
     all such steps, if none is); where there is no such step, over that of the whole files.
     """
     complete = [each for each in steps if is_complete(each.row)]
-    lost = {
-        _when(each)
-        for each in complete
-        if each.row.is_critical and each.row.dvfs.lost_ns is not None
-    }
+    critical = [each for each in complete if each.row.is_critical]
+    lost = {_when(each) for each in critical if each.row.dvfs.lost_ns is not None}
     if lost:  # steps whose critical device's loss is known; all if none is
         complete = [each for each in complete if _when(each) in lost]
     used = complete or list(totals)
@@ -299,11 +294,10 @@ def _causes(rows: Sequence[DraftRow]) -> tuple[CauseShare, ...]:
 def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float]:
     """Return the mean of each waterfall row in ns; a row that is unknown throughout is left out."""
     sums: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.waterfall_ns is not None:
-            for name, value in asdict(row.waterfall_ns).items():
-                if value is not None:
-                    sums[name].append(value)
+    for parts in (asdict(row.waterfall_ns) for row in rows if row.waterfall_ns is not None):
+        for name, value in parts.items():
+            if value is not None:
+                sums[name].append(value)
     return {name: sum(values) / len(rows) for name, values in sums.items()}
 
 
@@ -337,8 +331,8 @@ def _gpu_line(rows: Sequence[DraftRow], peers: RunPeers, *, has_steps: bool) -> 
         gpu=first.gpu,
         device=first.device or 0,
         rank=first.rank,
-        mean_mhz=_over_covered(rows, mean_mhz_of),
-        peers_median_mhz=excess.peers_mhz or _over_covered(rows, peers_mhz_of),
+        mean_mhz=_over_covered(rows, _mean_mhz),
+        peers_median_mhz=excess.peers_mhz or _over_covered(rows, _peers_mhz),
         gap_ratio=_over_covered(rows, lambda row: row.dvfs.gap_ratio),
         excess_ns_per_step=excess.excess_ns,
         excess_low_ns_per_step=excess.low_ns,

@@ -22,7 +22,7 @@ from chopperd.report.text.wording import count, percent, plural
 from chopperd.traces.timeline.iterations import repeating_annotation
 from chopperd.units import NS_PER_MS, NS_PER_US
 
-PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
+_PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
 REPEATING_ANNOTATIONS: Final = "repeating_annotations"
 
 
@@ -30,7 +30,7 @@ def trace_notes(
     trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
 ) -> list[Note]:
     """Return the notes on a trace, basic ones first; `stepped`: the wall clock stepped in it."""
-    in_name = PLACE_IN_JOB.search(Path(trace.meta.path).name)
+    in_name = _PLACE_IN_JOB.search(Path(trace.meta.path).name)
     basic = noted(
         no_device_records=not timeline.devices and "no kernel or copy of a GPU in the trace",
         no_samples=samples is None and "no clock samples of its time",
@@ -125,10 +125,7 @@ def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
         LostKind.LAUNCHES_WITHOUT_RECORD: timeline.launch_count - timeline.recorded_launch_count,
     }
     # Other kinds have the names of the counts in `Damage`.
-    numbers = {
-        kind.value: derived[kind] if kind in derived else getattr(damage, kind.value)
-        for kind in LostKind
-    }
+    numbers = {k.value: derived[k] if k in derived else getattr(damage, k) for k in LostKind}
     return {kind: number for kind, number in numbers.items() if number}
 
 
@@ -207,11 +204,8 @@ def _of_which(damage: Damage) -> str:
         LostKind.ZEROED_RECORDS: "with neither start nor length",
         LostKind.OUTLYING_RECORDS: "far beyond all other rows",
     }
-    parts = [
-        f"{count(number)} {words[kind]}"
-        for kind, number in _invalid_records(damage).items()
-        if number
-    ]
+    numbers = _invalid_records(damage).items()
+    parts = [f"{count(number)} {words[kind]}" for kind, number in numbers if number]
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -259,9 +253,7 @@ def _drift(device: int, drift: ClockDrift, early_count: int) -> str:
 def _touching(device: DeviceTimeline) -> tuple[int, int]:
     """Count records that end as the next on their stream begins, and records that have a next."""
     order = np.lexsort((device.end_ns, device.start_ns, device.stream))
-    stream, start_ns, end_ns = (
-        column[order] for column in (device.stream, device.start_ns, device.end_ns)
-    )
+    stream = device.stream[order]
     same = stream[1:] == stream[:-1]
-    gap_ns = start_ns[1:] - end_ns[:-1]
+    gap_ns = device.start_ns[order][1:] - device.end_ns[order][:-1]
     return int(np.count_nonzero(same & (abs(gap_ns) <= _TOUCH_NS))), int(np.count_nonzero(same))
