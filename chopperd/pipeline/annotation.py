@@ -97,16 +97,14 @@ def annotate_file(
         for data in source.chunks():
             _write(file, sink, annotator.feed(data))
         _write(file, sink, annotator.finish())
-        file.write(sink.flush())
+        if sink is not None:
+            file.write(sink.flush())
         if source.sha256 != counters.sha256:
-            raise TraceFormatError(
-                f"{trace} changed while it was read; annotate it when it is finished",
-                path=str(trace),
-            )
+            message = f"{trace} changed while it was read; annotate it when it is finished"
+            raise TraceFormatError(message, path=str(trace))
     remarks = counters.remarks
     if counters.cut:
-        left_out = annotator.dropped_bytes
-        closed = f"its last {left_out} bytes are left out and the file is closed"
+        closed = f"its last {annotator.dropped_bytes} bytes are left out and the file is closed"
         remarks += (f"the trace breaks off: {closed}",)
     return Annotated(gpus=counters.gpus, event_count=len(counters), remarks=remarks)
 
@@ -123,13 +121,11 @@ def _check_out(trace: Path, out: Path) -> None:
 
 
 def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
-    trace, timeline = found.trace, found.timeline
+    trace, timeline, samples = found.trace, found.timeline, found.samples
     _check_trace(trace, timeline)
-    samples = found.samples
     if samples is None:
-        raise ConfigError(
-            [f"no clock samples of the time of {trace.meta.path}: name a file with --samples"]
-        )
+        message = f"no clock samples of the time of {trace.meta.path}: name a file with --samples"
+        raise ConfigError([message])
     clocked = {
         device.device: clocked_device(device, timeline, trace, samples, options.join)
         for device in timeline.devices
@@ -175,12 +171,8 @@ def _nothing_to_show(found: JoinInput, clocked: dict[int, ClockedDevice]) -> Exc
     if samples is not None and all(one.mapped.gpu is None for one in clocked.values()):
         gpus = ", ".join(one.gpu.gpu for one in samples.gpus) or "none"
         device = min(clocked)
-        return ConfigError(
-            [
-                f"{path}: the GPU of its device {device} is unknown; pass"
-                f" --device-map {device}=GPU (sampled: {gpus})"
-            ]
-        )
+        remedy = f"pass --device-map {device}=GPU (sampled: {gpus})"
+        return ConfigError([f"{path}: the GPU of its device {device} is unknown; {remedy}"])
     times = [t for one in clocked.values() if one.samples for t in one.samples.t_unix_ns.tolist()]
     reach = f" (they reach from {_seconds(min(times))} to {_seconds(max(times))})" if times else ""
     begin, end = map(_seconds, found.trace.span_ns)
@@ -208,27 +200,19 @@ def _trackless(
 
 
 class _Sink(Protocol):
-    """Output stream that compresses its data, or passes it on as it is."""
+    """Output stream that compresses its data."""
 
     def compress(self, data: bytes, /) -> bytes: ...
 
     def flush(self) -> bytes: ...
 
 
-class _Plain:
-    def compress(self, data: bytes, /) -> bytes:
-        return data
-
-    def flush(self) -> bytes:
-        return b""
-
-
-def _write(file: BinaryIO, sink: _Sink, pieces: Iterator[bytes]) -> None:
+def _write(file: BinaryIO, sink: _Sink | None, pieces: Iterator[bytes]) -> None:
     for piece in pieces:
-        file.write(sink.compress(piece))
+        file.write(sink.compress(piece) if sink is not None else piece)
 
 
-def _sink(path: Path) -> _Sink:
+def _sink(path: Path) -> _Sink | None:
     if path.suffix != ".gz":
-        return _Plain()
+        return None
     return cast("_Sink", isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW_BITS))

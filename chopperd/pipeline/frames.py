@@ -122,11 +122,7 @@ class FrameBuffer:
 
 
 def request_of(body: bytes) -> Request:
-    """Decode the body of a frame as a request.
-
-    Raises:
-        FrameError: It is no request.
-    """
+    """Decode the body of a frame as a request; raise `FrameError` if it is none."""
     try:
         return _REQUESTS.decode(body)
     except msgspec.MsgspecError as error:
@@ -134,11 +130,7 @@ def request_of(body: bytes) -> Request:
 
 
 def sent_of(body: bytes) -> Sent:
-    """Decode the body of a frame as a message from the worker.
-
-    Raises:
-        FrameError: It is no message of a worker.
-    """
+    """Decode the body of a frame as a message of the worker; raise `FrameError` if it is none."""
     try:
         return _SENT.decode(body)
     except msgspec.MsgspecError as error:

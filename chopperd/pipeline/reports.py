@@ -79,12 +79,10 @@ class ReportOptions:
 
 def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptions:
     """Return the report options that the configuration sets."""
-    device_map = config.traces.device_map
+    text = config.traces.device_map
     return ReportOptions(
         join=JoinOptions(
-            device_map=device_map_of(device_map, "traces.device_map")
-            if device_map
-            else DeviceMap(),
+            device_map=device_map_of(text, "traces.device_map") if text else DeviceMap(),
             in_agent=in_agent,
             model_references_mhz=config.reference.models,
             default_reference_mhz=config.reference.sm_clock_mhz,
@@ -214,10 +212,8 @@ def _check_device_map(reports: Sequence[TraceReport]) -> None:
     device = next(d.device for d in reports[indices[0]].devices if d.gpu == gpu)
     ranks = [str(trace.rank) for trace in traces if trace.rank is not None]
     if len(set(ranks)) == len(traces):
-        who, form = (
-            f"ranks {', '.join(ranks)}",
-            f"{ranks[0]}:{device}={gpu},{ranks[1]}:{device}=...",
-        )
+        who = f"ranks {', '.join(ranks)}"
+        form = f"{ranks[0]}:{device}={gpu},{ranks[1]}:{device}=..."
         do = f"name a GPU for each, as in --device-map {form}"
     else:
         who, do = " and ".join(trace.path for trace in traces[:2]), "report on each file alone"
@@ -226,12 +222,8 @@ def _check_device_map(reports: Sequence[TraceReport]) -> None:
 
 def shown(file: FileReport, names: Names) -> FileReport:
     """Return the report with names hidden as the site demands."""
-    certain = file.certain
-    return replace(
-        file,
-        report=trace_with_names(file.report, names),
-        certain=None if certain is None else trace_with_names(certain, names),
-    )
+    certain = file.certain and trace_with_names(file.certain, names)
+    return replace(file, report=trace_with_names(file.report, names), certain=certain)
 
 
 def composed(
@@ -360,9 +352,8 @@ def join_input(
         TraceError: Its snapshot of memory can't be.
     """
     trace = _read(path, options, progress, origin or Origin())
-    patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     layout = LayoutOptions(
-        data_wait_patterns=patterns,
+        data_wait_patterns=DATA_WAIT_PATTERNS + options.data_wait_patterns,
         class_rules=options.class_rules,
         step_marker=options.step_marker,
     )

@@ -5,7 +5,7 @@ and waiting on the GPU: a GPU is named with more reserve than by a trace, which 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -57,8 +57,8 @@ def report_samples(
     """
     every = [_referred(governed(each), reference_mhz) for each in samples.gpus]
     tracks = [_Track.of(each, samples.asked_hz) for each in every]
-    compared = _compared(tracks, _started_on(samples))
-    gpus = tuple(_gpu(each, compared.peers.get(i)) for i, each in enumerate(tracks))
+    peers, why = _compared(tracks, _started_on(samples))
+    gpus = tuple(_gpu(each, peers.get(i)) for i, each in enumerate(tracks))
     named = [each for each in gpus if each.peers is not None and each.peers.stands_out]
     worst = max(named, key=lambda each: each.peers.below_mhz if each.peers else 0.0, default=None)
     drops = [d for each in tracks for d in drops_in(each.records, each.samples.gpu, each.period_ns)]
@@ -80,7 +80,7 @@ def report_samples(
         gpus=gpus,
         drops=tuple(sorted(drops, key=lambda each: each.begin_unix_ns)),
         look_at=None if worst is None else worst.gpu,
-        notes=(*samples.notes, *compared.notes, *_unknown(tracks)),
+        notes=(*samples.notes, *why, *_unknown(tracks)),
     )
 
 
@@ -180,14 +180,6 @@ def _energy(track: _Track) -> tuple[float | None, Literal["counter", "power"] | 
     return float(energy_j), "power"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
-    """The comparison with peers, by index of the GPU, and why there is none, or why none stands."""
-
-    peers: Mapping[int, BusyPeers]
-    notes: tuple[Note, ...]
-
-
 def _started_on(samples: SampleSet) -> frozenset[str]:
     """Return UUIDs or labels of the GPUs of processes that began after the recording; or none.
 
@@ -203,10 +195,13 @@ def _started_on(samples: SampleSet) -> frozenset[str]:
     )
 
 
-def _compared(tracks: Sequence[_Track], only: frozenset[str]) -> _Compared:
+def _compared(
+    tracks: Sequence[_Track], only: frozenset[str]
+) -> tuple[dict[int, BusyPeers], list[Note]]:
     """Compare the GPUs of each model over the windows in which all that take part are busy.
 
-    `only`: UUIDs or labels of those that may take part; empty for all.
+    `only`: UUIDs or labels of those that may take part; empty for all. Returns the comparisons by
+    index of the GPU, and why there are none or why nothing is said against some.
     """
     windows = _windows(tracks)
     models: defaultdict[str, list[int]] = defaultdict(list)
@@ -221,7 +216,7 @@ def _compared(tracks: Sequence[_Track], only: frozenset[str]) -> _Compared:
         found, why = _of_model([tracks[index] for index in indices], clocks)
         peers |= {indices[nth]: each for nth, each in found.items()}
         notes += why
-    return _Compared(peers=peers, notes=tuple(notes))
+    return peers, notes
 
 
 def _windows(tracks: Sequence[_Track]) -> list[list[BusyClock | None]]:
@@ -250,18 +245,16 @@ def _of_model(
     members = np.flatnonzero(is_busy.sum(axis=1) >= _TAKES_PART_RATIO * any_busy).tolist()
     common = np.flatnonzero(is_busy[members].all(axis=0)).tolist()
     if len(members) < MIN_PEERS or len(common) < _LEAST_WINDOWS:
-        return {}, [_incomparable(len(members), len(common))]
+        too_few = f"{len(members)} of one model were busy together, and {MIN_PEERS} are needed"
+        together = f"all were busy together in {len(common)} windows"
+        too_short = f"{together}, and {_LEAST_WINDOWS} are needed"
+        why = too_few if len(members) < MIN_PEERS else too_short
+        text = f"GPUs are not compared with each other: {why}"
+        return {}, [Note(code="no_peers", text=text)]
     known = [[clocks[i][w] for w in common] for i in members]
     mean_mhz = np.array([[c.mean_hz for c in row if c] for row in known]) / HZ_PER_MHZ
     busy_s = np.array([[c.busy_s for c in row if c] for row in known])
     return _judged([tracks[i] for i in members], members, mean_mhz, busy_s)
-
-
-def _incomparable(members: int, windows: int) -> Note:
-    too_few = f"{members} of one model were busy together, and {MIN_PEERS} are needed"
-    too_short = f"all were busy together in {windows} windows, and {_LEAST_WINDOWS} are needed"
-    why = too_few if members < MIN_PEERS else too_short
-    return Note(code="no_peers", text=f"GPUs are not compared with each other: {why}")
 
 
 def _judged(
@@ -318,7 +311,8 @@ def _blamed(tracks: Sequence[_Track], is_low: Bools, peers: Peers) -> tuple[Bool
     if not is_low.any() or peers.disagree:
         text = "the busy clocks fall into two groups, perhaps of two jobs: no GPU is named"
         return np.zeros_like(is_low), [Note(code="peers_disagree", text=text)] * peers.disagree
-    power_w = np.array([_nan(each.busy_mean(each.samples.power_w)) for each in tracks])
+    means_w = [each.busy_mean(each.samples.power_w) for each in tracks]
+    power_w = np.array(means_w, np.float64)  # None as NaN
     rest_w = np.array([np.median(np.delete(power_w, i)) for i in range(len(tracks))])
     draws_no_more = power_w <= _MORE_POWER_RATIO * rest_w  # False where one is unknown
     notes = []
@@ -328,10 +322,6 @@ def _blamed(tracks: Sequence[_Track], is_low: Bools, peers: Peers) -> tuple[Bool
         text = f"GPU {gpu} runs below its peers, but {why}: it may have more work, a trace tells"
         notes.append(Note(code="more_work", text=text))
     return is_low & draws_no_more, notes
-
-
-def _nan(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def _unknown(tracks: Sequence[_Track]) -> list[Note]:

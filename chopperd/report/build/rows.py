@@ -33,15 +33,16 @@ from chopperd.report.build.clocks import (
     power_of,
     temperature_of,
 )
-from chopperd.report.build.efficiency import efficiency_of, types_of
 from chopperd.report.build.holders import MOST_OF_FILE, held_of, most_of_step
 from chopperd.report.build.work import (
     chopper_of,
     classes_of,
     collectives_of,
     copies_of,
+    efficiency_of,
     families_of,
     parts_of,
+    types_of,
 )
 from chopperd.units import NS_PER_S
 

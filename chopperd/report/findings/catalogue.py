@@ -105,24 +105,17 @@ def _straggler(run: Run, line: RankLine) -> Finding:
     if line.cause is not None and line.cause_ns is not None:
         cause += f": {brief_ms(line.cause_ns)} ms more than the median rank"
     waited = line.wait_caused_ns
+    evidence = (
+        f"{brief_ms(_late_ns(line))} ms a step later than the median rank, late {often}",
+        f"the others wait {brief_ms(waited)} ms a step for it, in sum" if waited else "",
+        cause,
+    )
     action = _CAUSE_ACTIONS.get(line.cause or "", "compare the work of {who} with another rank's")
     is_slow = line.verdict == "straggler"
     return Finding(
         code="rank.straggler",
         title=f"the job waits for {who}" if is_slow else f"{who} pauses, and the job waits",
-        evidence=tuple(
-            filter(
-                None,
-                (
-                    f"{brief_ms(_late_ns(line))} ms a step later than the median rank, "
-                    f"late {often}",
-                    f"the others wait {brief_ms(waited)} ms a step for it, in sum"
-                    if waited
-                    else "",
-                    cause,
-                ),
-            )
-        ),
+        evidence=tuple(filter(None, evidence)),
         bound_ns=round(_late_ns(line)),
         basis="peers",
         gpu=line.gpu,

@@ -16,7 +16,7 @@ from chopperd.model.kinds import Cause
 from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.report.build.summary import is_complete
-from chopperd.report.text.wording import brief_ms, percent, plural, whole, words
+from chopperd.report.text.wording import brief_ms, largest_shares, ms_interval, plural, whole, words
 
 #: A limit that costs less of the step is no finding: nobody sees it in the step's time.
 LEAST_RATIO: Final = 0.02
@@ -156,11 +156,6 @@ class _Gpu:
     looks_locked: bool
 
     @property
-    def name(self) -> str:
-        """Return its name for people; all that stand out have a GPU."""
-        return f"GPU {self.line.gpu}"
-
-    @property
     def default_w(self) -> float | None:
         """Return its default power limit in W; None if unknown."""
         return self.device.power_limit_default_w if self.device is not None else None
@@ -233,16 +228,16 @@ def _of_one(document: ReportDocument, gpu: _Gpu, gpus: Sequence[_Gpu]) -> Findin
     limit = _explaining(document, gpu, gpus)
     if limit is None or not _is_certain(limit, gpu, gpus):
         return None
-    said = limit.one
+    said, name = limit.one, f"GPU {gpu.line.gpu}"  # all that stand out have a GPU
     return Finding(
         code=said.code,
-        title=said.title.format(gpu=gpu.name),
+        title=said.title.format(gpu=name),
         evidence=tuple(filter(None, (_clocks(gpu), _heat(gpu, gpus), _power(gpu), _causes(gpu)))),
         bound_ns=round(gpu.line.excess_ns_per_step or 0.0),
         basis="peers",
         gpu=gpu.line.gpu,
         rank=gpu.line.rank,
-        action=said.action.format(gpu=gpu.name),
+        action=said.action.format(gpu=name),
         command=_shown(limit.shown, [gpu]),
     )
 
@@ -269,19 +264,18 @@ def _is_certain(limit: _Limit, gpu: _Gpu, gpus: Sequence[_Gpu]) -> bool:
         low = (line.excess_low_ns_per_step or 0.0) / line.excess_ns_per_step
         if low * (1.0 - line.mean_mhz / line.peers_median_mhz) >= ACCUSED_RATIO:
             return True
-    peers_c = _peers_c(others)
-    is_hotter = (
-        line.temperature_mean_c is not None
-        and peers_c is not None
-        and line.temperature_mean_c >= peers_c + HOTTER_C
-    )
+    own_c, peers_c = line.temperature_mean_c, _peers_c(others)
+    is_hotter = own_c is not None and peers_c is not None and own_c >= peers_c + HOTTER_C
     return limit is _LOWERED or (limit is _HEAT and is_hotter)
 
 
 def _peers_c(others: Sequence[_Gpu]) -> float | None:
-    known = [each.line.temperature_mean_c for each in others]
-    known_c = [each for each in known if each is not None]
+    known_c = _temperatures_c(others)
     return median(known_c) if known_c else None
+
+
+def _temperatures_c(gpus: Sequence[_Gpu]) -> list[float]:
+    return [c for each in gpus if (c := each.line.temperature_mean_c) is not None]
 
 
 def _by_power(document: ReportDocument, gpu: _Gpu, others: Sequence[_Gpu]) -> _Limit:
@@ -306,11 +300,10 @@ def _is_far_below_cap(document: ReportDocument, gpu: _Gpu) -> bool:
 
 def _clocks(gpu: _Gpu) -> str:
     line = gpu.line
-    low_ns, high_ns = line.excess_low_ns_per_step, line.excess_high_ns_per_step
+    interval = ms_interval(line.excess_low_ns_per_step, line.excess_high_ns_per_step)
     return (
         f"{whole(line.mean_mhz)} MHz in compute, its peers {whole(line.peers_median_mhz)}: "
-        f"{brief_ms(line.excess_ns_per_step)} ms a step "
-        f"[{brief_ms(low_ns)}, {brief_ms(high_ns)}]"
+        f"{brief_ms(line.excess_ns_per_step)} ms a step {interval}"
     )
 
 
@@ -330,10 +323,8 @@ def _power(gpu: _Gpu) -> str:
 
 
 def _causes(gpu: _Gpu) -> str:
-    total_ns = sum(gpu.lost_ns.values())
-    largest = sorted(gpu.lost_ns.items(), key=lambda each: -each[1])[:2]
-    shares = [f"{words(name)} {percent(ns / total_ns, 0)} %" for name, ns in largest if ns]
-    return f"causes of its loss: {', '.join(shares)}" if shares else ""
+    shares = largest_shares(gpu.lost_ns, 2)
+    return f"causes of its loss: {shares}" if shares else ""
 
 
 # A limit that holds nearly all GPUs, with what it costs them as the bound.
@@ -348,8 +339,7 @@ def _of_all(limit: _Limit, said: _Words, held: Sequence[_Gpu], node: str) -> Fin
     lost_ns = [gpu.lost_to(limit.causes) for gpu in held]
     causes = " and ".join(words(c) for c in limit.causes if any(c in g.lost_ns for g in held))
     cost = f"{causes}: {brief_ms(median(lost_ns))} ms of a step"
-    temperatures_c = [each.line.temperature_mean_c for each in held]
-    known_c = [each for each in temperatures_c if each is not None]
+    known_c = _temperatures_c(held)
     heat = f"{whole(min(known_c))} to {whole(max(known_c))} C" if known_c else ""
     power = _power(held[0]) if limit is _LOWERED else ""
     line = held[0].line if len(held) == 1 else None

@@ -48,13 +48,9 @@ def _is_loader(held: Held) -> bool:
     return held.whole is not None and _LOADER.search(held.whole) is not None
 
 
-def _loaders(run: Run) -> list[Held]:
-    return [each for each in run.held if _is_host(each) and _is_loader(each)]
-
-
 def _data(run: Run) -> Iterable[Finding]:
-    row_ns, loaders = run.mean_ns("idle_data"), _loaders(run)
-    bound_ns = row_ns + run.per_step(loaders)
+    loaders = [each for each in run.held if _is_host(each) and _is_loader(each)]
+    bound_ns = run.mean_ns("idle_data") + run.per_step(loaders)
     if not run.is_worth(bound_ns):
         return
     by_row = [each for each in run.held if each.row == "idle_data"]
@@ -178,11 +174,8 @@ def _is_in_calls(held: Sequence[Held]) -> bool:
 def _in_calls(run: Run, held: Sequence[Held]) -> str:
     if not _is_in_calls(held):
         return ""
-    in_call_ns = sum(each.in_call_ns for each in held)
-    return (
-        f"{brief_ms(in_call_ns / run.steps)} ms of it inside launch calls: the first use "
-        "of a kernel loads it"
-    )
+    in_call = brief_ms(sum(each.in_call_ns for each in held) / run.steps)
+    return f"{in_call} ms of it inside launch calls: the first use of a kernel loads it"
 
 
 def _names(run: Run, held: Sequence[Held], field: str) -> str:

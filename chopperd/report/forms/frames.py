@@ -3,7 +3,9 @@
 Numbers that may be unknown have pandas' nullable types: whole ns stay whole, and unknown is NA.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -57,24 +59,23 @@ _CLOCKED: Final = frozenset(
 MISSING: Final = "needs pandas and pyarrow: pip install 'chopperd[analysis]'"
 
 
+def _made(doc: str, make: Callable[["Report"], Table]) -> "cached_property[pandas.DataFrame]":
+    """Return a cached property that makes the DataFrame of a table."""
+
+    def made(report: "Report") -> "pandas.DataFrame":
+        return _frame(make(report))
+
+    made.__doc__ = doc
+    return cached_property(made)
+
+
 def _list(field: str, doc: str) -> "cached_property[pandas.DataFrame]":
-    """Return a cached property that makes the DataFrame of a list in the rows."""
-
-    def listed(report: "Report") -> "pandas.DataFrame":
-        return _frame(report._tables.lists[field])
-
-    listed.__doc__ = doc
-    return cached_property(listed)
+    return _made(doc, lambda report: report._tables.lists[field])
 
 
-def _host(field: str, doc: str) -> "cached_property[pandas.DataFrame]":
-    """Return a cached property that makes the DataFrame of a list of `HostTime`."""
-
-    def listed(report: "Report") -> "pandas.DataFrame":
-        return _frame(host_table(report.document, field))
-
-    listed.__doc__ = doc
-    return cached_property(listed)
+def _host(kind: str) -> "cached_property[pandas.DataFrame]":
+    doc = f"Host time by {kind}, of traces without device work."
+    return _made(doc, lambda report: host_table(report.document, f"by_{kind}"))
 
 
 class Report:
@@ -112,12 +113,8 @@ class Report:
     phases = _list("by_phase", "Device work by phase in each row.")
     annotations = _list("by_annotation", "Device work by annotation in each row.")
     held = _list("held", "Who held the device idle, or its exposed communication, in each row.")
-    host_operations = _host("by_operation", "Host time by operator, of traces without device work.")
-    host_layers = _host("by_layer", "Host time by layer, of traces without device work.")
-    host_phases = _host("by_phase", "Host time by phase, of traces without device work.")
-    host_annotations = _host(
-        "by_annotation", "Host time by annotation, of traces without device work."
-    )
+    host_operations, host_layers = _host("operation"), _host("layer")
+    host_phases, host_annotations = _host("phase"), _host("annotation")
     copies = _list("copies", "Copies and fills by direction in each row.")
     collectives = _list("collectives", "Communication by collective and process group in each row.")
     micro_steps = _list(
@@ -142,49 +139,38 @@ class Report:
             kinds[name], columns[name] = kind, [value] * len(found)
         return _frame(Table(kinds=kinds, columns=columns))
 
-    @cached_property
-    def causes(self) -> "pandas.DataFrame":
-        """DataFrame of the lost time by cause, `lost_ns`, in each row where the loss is known."""
-        return _frame(_melted(self._tables.rows, _CAUSES, ("cause", "lost_ns")))
-
-    @cached_property
-    def waterfall(self) -> "pandas.DataFrame":
-        """DataFrame of the waterfall of each row, `time_ns` by `part`; unknown parts left out."""
-        return _frame(_melted(self._tables.rows, _WATERFALL, ("part", "time_ns")))
-
-    @cached_property
-    def devices(self) -> "pandas.DataFrame":
-        """DataFrame of the traced devices and their GPUs."""
-        return _frame(record_table(self.document.devices, DeviceSummary))
-
-    @cached_property
-    def gpus(self) -> "pandas.DataFrame":
-        """DataFrame of the GPUs of the run, one line each, over its complete steps.
-
-        Empty without a summary.
-        """
-        summary = self.document.summary
-        return _frame(record_table(summary.gpus if summary else (), GpuLine))
-
-    @cached_property
-    def traces(self) -> "pandas.DataFrame":
-        """DataFrame of the trace files."""
-        return _frame(record_table(self.document.traces, TraceSummary))
-
-    @cached_property
-    def notes(self) -> "pandas.DataFrame":
-        """DataFrame of the notes on missing and doubtful figures."""
-        return _frame(record_table(self.document.notes, Note))
-
-    @cached_property
-    def drops(self) -> "pandas.DataFrame":
-        """DataFrame of the drops of GPUs' busy clocks while they were traced."""
-        return _frame(record_table(self.document.drops, TracedDrop))
-
-    @cached_property
-    def drop_work(self) -> "pandas.DataFrame":
-        """DataFrame of what ran in drops and outside: a line per drop and class or family."""
-        return _frame(drop_work_table(self.document))
+    causes = _made(
+        "DataFrame of the lost time by cause, `lost_ns`, in each row where the loss is known.",
+        lambda report: _melted(report._tables.rows, _CAUSES, ("cause", "lost_ns")),
+    )
+    waterfall = _made(
+        "DataFrame of the waterfall of each row, `time_ns` by `part`; unknown parts left out.",
+        lambda report: _melted(report._tables.rows, _WATERFALL, ("part", "time_ns")),
+    )
+    devices = _made(
+        "DataFrame of the traced devices and their GPUs.",
+        lambda report: record_table(report.document.devices, DeviceSummary),
+    )
+    gpus = _made(
+        "DataFrame of the run's GPUs, over its complete steps; empty without a summary.",
+        lambda report: record_table(getattr(report.document.summary, "gpus", ()), GpuLine),
+    )
+    traces = _made(
+        "DataFrame of the trace files.",
+        lambda report: record_table(report.document.traces, TraceSummary),
+    )
+    notes = _made(
+        "DataFrame of the notes on missing and doubtful figures.",
+        lambda report: record_table(report.document.notes, Note),
+    )
+    drops = _made(
+        "DataFrame of the drops of GPUs' busy clocks while they were traced.",
+        lambda report: record_table(report.document.drops, TracedDrop),
+    )
+    drop_work = _made(
+        "DataFrame of what ran in drops and outside: a line per drop and class or family.",
+        lambda report: drop_work_table(report.document),
+    )
 
     def metrics(self) -> dict[str, float]:
         """Return the known figures of the summary by name, for experiment loggers.

@@ -92,7 +92,6 @@ if __name__ == "__main__":
 # The forms in which a report leaves the program, by name; each is imported when asked for.
 
 Format: TypeAlias = Literal["text", "markdown", "json", "csv"]
-BinaryFormat: TypeAlias = Literal["parquet"]
 
 
 def formatted(

@@ -21,18 +21,21 @@ _MONTH_TO_MINUTE: Final = slice(5, 16)
 
 def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
     """Render a table for each run, its rows in the given order; `simulated` None is unknown."""
-    parts: list[RenderableType] = [simulated_mark()] if simulated else []
+    parts: list[RenderableType] = []
     runs = dict.fromkeys((row.job, row.run) for row in rows)
     for job, run in runs:
         those = [row for row in rows if (row.job, row.run) == (job, run)]
         days = {row.start[_DAY] for row in those if row.start}
         shown = _TIME_OF_DAY if len(days) == 1 else _MONTH_TO_MINUTE
-        cells = [(_started(row, shown), *step_cells(row)) for row in those]
+        starts = [row.start[shown].replace("T", " ") if row.start else UNKNOWN for row in those]
+        cells = [(start, *step_cells(row)) for start, row in zip(starts, those, strict=True)]
         title = f"STEPS  job {job or 'unknown'}, run {run or 'unknown'}"
         title += f", {days.pop()}" if len(days) == 1 else ""
         columns = ("<started (UTC)", *STEP_COLUMNS)
         parts += ["", table(title, columns, cells, caption=STEP_CAPTION)]
-    return Group(*(parts if simulated else parts[1:])) if runs else Group("no such steps")
+    if not runs:
+        return Group("no such steps")
+    return _marked(parts if simulated else parts[1:], simulated)
 
 
 def encode_steps(rows: Sequence[Row], *, simulated: bool | None) -> bytes:
@@ -47,16 +50,24 @@ def critical_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.is_critical or (row.job, row.run, row.step) not in known]
 
 
-def _started(row: Row, shown: slice) -> str:
-    return row.start[shown].replace("T", " ") if row.start else UNKNOWN
-
-
 def render_traces(traces: Sequence[TraceEntry], *, simulated: bool | None) -> Group:
     """Render the traces that the agent received, in the given order, with reasons of failures."""
     if not traces:
         return Group("no traces")
     columns = ("<received", "<state", "<job", "rank", "size", "<id", "<file")
-    page: list[RenderableType] = [table("TRACES", columns, map(_trace_cells, traces))]
+    rows = (
+        (
+            fmt.moment(trace.received_unix_ns),
+            trace.state.value,
+            trace.job or UNKNOWN,
+            UNKNOWN if trace.rank is None else str(trace.rank),
+            fmt.size(trace.stored_bytes),
+            trace.id,
+            trace.name,
+        )
+        for trace in traces
+    )
+    page: list[RenderableType] = [table("TRACES", columns, rows)]
     reasons = [(trace.id, trace.reason) for trace in traces if trace.reason is not None]
     if reasons:
         page += ["", table("WHY", ("<", "<"), reasons, header=False)]
@@ -68,7 +79,15 @@ def render_jobs(jobs: Sequence[JobEntry], *, simulated: bool | None) -> Group:
     if not jobs:
         return Group("no jobs")
     columns = ("<job", "runs", "captures", "traces", "<first", "<last")
-    return _marked([table("JOBS", columns, map(_job_cells, jobs))], simulated)
+    rows = (
+        (
+            job.job or UNKNOWN,
+            *map(fmt.count, (len(job.runs), job.captures, job.traces)),
+            *map(fmt.moment, (job.first_unix_ns, job.last_unix_ns)),
+        )
+        for job in jobs
+    )
+    return _marked([table("JOBS", columns, rows)], simulated)
 
 
 def render_drops(drops: Sequence[GpuDrop], *, simulated: bool | None) -> Group:
@@ -87,29 +106,6 @@ def _marked(page: Sequence[RenderableType], simulated: bool | None) -> Group:
     return Group(*([simulated_mark()] if simulated else []), *page)
 
 
-def _trace_cells(trace: TraceEntry) -> tuple[str, ...]:
-    return (
-        fmt.moment(trace.received_unix_ns),
-        trace.state.value,
-        trace.job or UNKNOWN,
-        UNKNOWN if trace.rank is None else str(trace.rank),
-        fmt.size(trace.stored_bytes),
-        trace.id,
-        trace.name,
-    )
-
-
-def _job_cells(job: JobEntry) -> tuple[str, ...]:
-    return (
-        job.job or UNKNOWN,
-        fmt.count(len(job.runs)),
-        fmt.count(job.captures),
-        fmt.count(job.traces),
-        fmt.moment(job.first_unix_ns),
-        fmt.moment(job.last_unix_ns),
-    )
-
-
 def _drop_cells(drop: GpuDrop) -> tuple[str, ...]:
     return (
         fmt.moment(drop.begin_unix_ns).removesuffix(" UTC"),
@@ -126,11 +122,11 @@ def _drop_cells(drop: GpuDrop) -> tuple[str, ...]:
 
 
 class Described(Protocol):
-    """A configuration key with its help; the configuration itself is not imported here."""
+    """A configuration key ("sampling.hz") with its help; the configuration is not imported here."""
 
     @property
     def key(self) -> str:
-        """Return the key as written in the file, after its section: "sampling.hz"."""
+        """Return the key as written in the file, after its section."""
 
     @property
     def help(self) -> str:
@@ -139,9 +135,7 @@ class Described(Protocol):
 
 def render_settings(settings: Iterable[tuple[Described, object, str]]) -> RenderableType:
     """Render the settings: key, value, origin and help (`chopperd check-config`)."""
-    rows = [
-        (setting.key, _shown(value), origin, setting.help) for setting, value, origin in settings
-    ]
+    rows = [(each.key, _shown(value), origin, each.help) for each, value, origin in settings]
     return table("CONFIGURATION", ("<key", "<value", "<from", "<"), rows)
 
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from rich.console import Group, RenderableType
 
-from chopperd.model.devices import DeviceReading
 from chopperd.model.live import DiesLive, GpuLive, LiveTotals, NodeSnapshot, SamplerCondition
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.page import simulated_mark, table
@@ -163,7 +162,7 @@ def _owner_cells(gpu: GpuLive, owners: Mapping[int, ProcessOwner]) -> Iterator[t
         yield label, pid, *known_ones, memory, owner.command or UNKNOWN
 
 
-def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
+def _values(gpu: GpuLive) -> tuple[str, ...]:
     """Return cells: clock, share of the top clock, power, its limit, temperature, busy share."""
     reading, info = gpu.reading, gpu.info
     ratio = None
@@ -179,7 +178,7 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
     )
 
 
-def gpu_rate(gpu: GpuLive) -> str:
+def _rate(gpu: GpuLive) -> str:
     """Format the achieved rate of samples in Hz, with the reason where it is not as configured."""
     if not gpu.up or gpu.kept_hz is None:
         return UNKNOWN
@@ -196,7 +195,10 @@ def gpu_condition(gpu: GpuLive) -> str:
         return "no sample yet" if is_awaited else "does not answer"
     if gpu.info.parent is not None:
         return f"part of GPU {gpu.info.parent}"
-    return _limits(gpu.reading) + _dies_off(gpu.dies)
+    causes, dies_off = gpu.reading.causes, _dies_off(gpu.dies)
+    if causes is None:
+        return UNKNOWN + dies_off
+    return (" + ".join(fmt.words(each.label) for each in sorted(causes)) or "nothing") + dies_off
 
 
 def _dies_off(dies: DiesLive | None) -> str:
@@ -205,20 +207,14 @@ def _dies_off(dies: DiesLive | None) -> str:
     return f" ({dies.running}/{dies.running + dies.gated} dies)"
 
 
-def _limits(reading: DeviceReading) -> str:
-    if reading.causes is None:
-        return UNKNOWN
-    return " + ".join(fmt.words(cause.label) for cause in sorted(reading.causes)) or "nothing"
-
-
 def _live_cells(gpu: GpuLive, lost_ratio: float | None, spark: str) -> tuple[str, ...]:
-    clock, *others = gpu_values(gpu)
+    clock, *others = _values(gpu)
     return (
         gpu.info.gpu + _CULPRIT * bool(_suspicion(gpu)),
         clock,
         spark,
         *others,
-        gpu_rate(gpu),
+        _rate(gpu),
         _per_second_ms(lost_ratio),
         _per_second_ms(gpu.excess_ratio),
         gpu_condition(gpu),
@@ -267,11 +263,14 @@ def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
 
 def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
     """Render the agent with its problems, then its GPUs; unknown is a dash."""
-    rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now), *_self_test(now)]
+    rows = [*_agent(now), *_stored(now), *_analysis(now), *_self_test(now)]
     rows += [("trouble", trouble) for trouble in troubles]
     parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
     parts.append(table("AGENT", ("<", "<"), rows, header=False))
-    gpus = [_cells(gpu) for gpu in now.gpus]
+    gpus = [
+        (gpu.info.gpu, *_values(gpu), fmt.percent(_lost_ratio(gpu)), _rate(gpu), gpu_condition(gpu))
+        for gpu in now.gpus
+    ]
     if gpus:
         parts += ["", table("GPUS", _COLUMNS, gpus, caption=_CAPTION)]
     processes = [row for gpu in now.gpus for row in _processes(gpu)]
@@ -304,20 +303,18 @@ def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
         yield "paused", f"until {end}: {now.pause.reason}"
 
 
-def _recorder(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+def _stored(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     kept = now.archive
     since = UNKNOWN if kept.oldest_unix_ns is None else fmt.moment(kept.oldest_unix_ns)
     lost = f", {fmt.count(kept.lost_samples)} samples lost" if kept.lost_samples else ""
     damaged = f", {fmt.count(kept.damaged_chunks)} damaged chunks" if kept.damaged_chunks else ""
     yield "recorder", f"{fmt.size(kept.bytes)}, samples since {since}{lost}{damaged}"
 
-
-def _store(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
-    kept = now.store
-    memory = f", {fmt.count(kept.in_memory)} rows in memory only" if kept.in_memory else ""
-    rows = f"{fmt.count(kept.steps)} step rows, {fmt.count(kept.traces)} traces"
-    dropped = f", {fmt.count(kept.dropped)} changes dropped" if kept.dropped else ""
-    yield "store", f"{fmt.size(kept.bytes)}, {rows}{memory}{dropped}"
+    store = now.store
+    memory = f", {fmt.count(store.in_memory)} rows in memory only" if store.in_memory else ""
+    rows = f"{fmt.count(store.steps)} step rows, {fmt.count(store.traces)} traces"
+    dropped = f", {fmt.count(store.dropped)} changes dropped" if store.dropped else ""
+    yield "store", f"{fmt.size(store.bytes)}, {rows}{memory}{dropped}"
 
 
 def _analysis(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
@@ -344,16 +341,6 @@ def _self_test(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     )
 
 
-def _cells(gpu: GpuLive) -> tuple[str, ...]:
-    return (
-        gpu.info.gpu,
-        *gpu_values(gpu),
-        fmt.percent(_lost_ratio(gpu)),
-        gpu_rate(gpu),
-        gpu_condition(gpu),
-    )
-
-
 def _processes(gpu: GpuLive) -> Iterator[tuple[str, str, str]]:
     """Yield the table rows of the processes on a GPU.
 
@@ -361,11 +348,8 @@ def _processes(gpu: GpuLive) -> Iterator[tuple[str, str, str]]:
     """
     for process in gpu.processes or ():
         if process.partition is None or gpu.info.parent is not None:
-            yield gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes)
-
-
-def _size(value_bytes: int | None) -> str:
-    return UNKNOWN if value_bytes is None else fmt.size(value_bytes)
+            used = process.memory_used_bytes
+            yield gpu.info.gpu, str(process.pid), UNKNOWN if used is None else fmt.size(used)
 
 
 def _lost_ratio(gpu: GpuLive) -> float | None:

@@ -10,14 +10,7 @@ from rich.text import Text
 
 from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.report import Breakdown, ReportDocument
-from chopperd.model.report_rows import (
-    CollectiveTraffic,
-    Contention,
-    CopyTraffic,
-    Efficiency,
-    Family,
-    Row,
-)
+from chopperd.model.report_rows import CollectiveTraffic, Efficiency, Row
 from chopperd.report.text import answers, sections
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.headline import HeadlineRow, headline
@@ -47,19 +40,18 @@ def copies(document: ReportDocument) -> Section | None:
         return None
     alike = _grouped((each.direction, each) for each in every)
     columns = ("<direction", "count", "ms", "moved", "-GB/s")
-    rows = [_copy_cells(direction, members) for direction, members in alike.items()]
+    rows = [
+        (
+            direction,
+            fmt.count(sum(each.count for each in those)),
+            fmt.milliseconds(sum(each.time_ns for each in those)),
+            _moved(each.bytes for each in those),
+            _rates(each.rate_bytes_per_s for each in those),
+        )
+        for direction, those in alike.items()
+    ]
     partly = any(each.sized_count < each.count for each in every)
     return table("COPIES  whole file", columns, rows, caption=_SIZED if partly else "")
-
-
-def _copy_cells(direction: str, members: Sequence[CopyTraffic]) -> tuple[str, ...]:
-    return (
-        direction,
-        fmt.count(sum(each.count for each in members)),
-        fmt.milliseconds(sum(each.time_ns for each in members)),
-        _moved(each.bytes for each in members),
-        _rates(each.rate_bytes_per_s for each in members),
-    )
 
 
 def _moved(sizes: Iterable[int | None]) -> str:
@@ -110,12 +102,11 @@ def _collective_cells(members: Sequence[CollectiveTraffic]) -> tuple[str, ...]:
 
 def _ranks(members: Sequence[CollectiveTraffic]) -> str:
     """Return the size of the groups, with their ranks where all are one group: "8: 0-7"."""
-    size_of_group = members[0].group_size
     ranks = {each.group_ranks for each in members}
     only = ranks.pop() if len(ranks) == 1 else None
-    if size_of_group is None:
+    if members[0].group_size is None:
         return only or UNKNOWN
-    text = fmt.count(size_of_group)
+    text = fmt.count(members[0].group_size)
     fits = only is not None and len(text) + 2 + len(only) <= _RANKS_WIDTH
     return f"{text}: {only}" if fits else text
 
@@ -135,21 +126,19 @@ def contention(document: ReportDocument) -> Section | None:
         return None
     found.sort(key=lambda each: -each[0].time_ns)
     columns = ("~<name", "<class", "?count", "ms", "<times as long [95 %]", "-?E50/E0")
-    rows = [_contention_cells(family, how) for family, how in found[:_SHOWN]]
+    rows = [
+        (
+            fmt.brief_name(family.name),
+            fmt.words(family.class_),
+            fmt.count(how.count),
+            fmt.milliseconds(family.time_ns),
+            f"{fmt.decimal(how.factor, 2)} [{fmt.decimal(how.low, 2)}, {fmt.decimal(how.high, 2)}]",
+            fmt.decimal(how.chopper_e50_e0, 2),
+        )
+        for family, how in found[:_SHOWN]
+    ]
     caption = "E50/E0: as Chopper has it"
     return table("BESIDE COMMUNICATION  whole file, each device", columns, rows, caption=caption)
-
-
-def _contention_cells(family: Family, how: Contention) -> tuple[str, ...]:
-    low, high = fmt.decimal(how.low, 2), fmt.decimal(how.high, 2)
-    return (
-        fmt.brief_name(family.name),
-        fmt.words(family.class_),
-        fmt.count(how.count),
-        fmt.milliseconds(family.time_ns),
-        f"{fmt.decimal(how.factor, 2)} [{low}, {high}]",
-        fmt.decimal(how.chopper_e50_e0, 2),
-    )
 
 
 def _grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:
@@ -228,9 +217,8 @@ def _cells(row: Row, each: Efficiency) -> tuple[str, ...]:
 def _caption(found: list[Efficiency]) -> str:
     """Return the caption: what overheads mean, if there are any, and why figures are missing."""
     reasons = dict.fromkeys(each.reason for each in found if each.reason is not None)
-    rated = any(each.theoretical_ns is not None for each in found)
-    meaning = [_MEANING] if rated else []
-    return "\n".join([*meaning, *reasons])
+    is_rated = any(each.theoretical_ns is not None for each in found)
+    return "\n".join([*([_MEANING] if is_rated else []), *reasons])
 
 
 # The page.

@@ -13,8 +13,7 @@ from chopperd.report.text import wording as fmt
 from chopperd.report.text.costs import gpu_name, launch_parts, main_cause, wait_and_transfer
 from chopperd.report.text.holders import holders
 from chopperd.report.text.page import Section, plain, table
-from chopperd.report.text.resolution import pooled_share, row_share
-from chopperd.report.text.trust import unresolved
+from chopperd.report.text.trust import pooled_share, row_share, unresolved
 from chopperd.report.text.wording import UNKNOWN, known
 
 #: Shares of the step from which a row is marked as large, and very large.

@@ -1,11 +1,14 @@
 """Say what the clock cost, or how to get clocks, and how far a report can be trusted."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from chopperd.correlate.belonging import MAX_LAG_NS
 from chopperd.model.report import CauseShare, ReportDocument, Summary
+from chopperd.model.report_rows import Row
+from chopperd.report.build.clocks import RESOLVED_HALF_WIDTH_RATIO
 from chopperd.report.text import wording as fmt
-from chopperd.report.text.resolution import Share, pooled_share, summary_share
 from chopperd.report.text.wording import known
 from chopperd.units import NS_PER_MS, NS_PER_S
 
@@ -32,6 +35,97 @@ _FOREIGN_CODES: Final = ("samples_contradict_trace", "time_axes_differ")
 #: Notes of a loss that is shown, but not as certain: samples were moved to where they fit.
 _DOUBTFUL_CODES: Final = ("time_axes_differ", "reference_doubtful")
 _HOW_TO_SAMPLE: Final = "next time  chopperd record -- CMD   or  --samples FILE"
+
+
+# Shares of a window lost to the clock, with intervals, and whether sampling resolves them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Loss over window with its 95 % interval, ratios; bounds None where there is no interval.
+
+    `by_run` is whether the run's pooled sampling error resolves the share, as a row's own error may
+    be small by chance; None where unknown.
+    """
+
+    ratio: float
+    low_ratio: float | None
+    high_ratio: float | None
+    by_run: bool | None = None
+
+    @property
+    def half_width_ratio(self) -> float | None:
+        """Return half the interval's width, a ratio; None where there is no interval."""
+        if self.low_ratio is None or self.high_ratio is None:
+            return None
+        return (self.high_ratio - self.low_ratio) / 2
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the share may be shown as a figure; true without an interval, which is marked."""
+        half_width_ratio = self.half_width_ratio
+        if half_width_ratio is None or self.by_run is not None:
+            return half_width_ratio is None or bool(self.by_run)
+        return half_width_ratio <= RESOLVED_HALF_WIDTH_RATIO
+
+    def brackets(self) -> str:
+        """Format the share as `9.3 % [9.0, 9.6]`."""
+        low, high = fmt.percent(self.low_ratio), fmt.percent(self.high_ratio)
+        interval = ", interval unknown" if self.half_width_ratio is None else f" [{low}, {high}]"
+        return f"{fmt.percent(self.ratio)} %{interval}"
+
+    def plus_minus(self) -> str:
+        """Format the share as `9.3 ± 0.3 %`."""
+        if self.half_width_ratio is None:
+            return self.brackets()
+        return f"{fmt.percent(self.ratio)} ± {fmt.percent(self.half_width_ratio)} %"
+
+
+def row_share(row: Row) -> Share | None:
+    """Return a row's lost / window; None if unknown.
+
+    Its interval is that of the gap times the covered share of the window.
+    """
+    lost_ns, gap_ratio = row.dvfs.lost_ns, row.dvfs.gap_ratio
+    if lost_ns is None or not row.window_ns:
+        return None
+    covered = _covered_ratio(row)
+    low, high = row.dvfs.gap_low, row.dvfs.gap_high
+    if not known(low) or not known(high) or not known(gap_ratio) or covered is None:
+        return Share(ratio=lost_ns / row.window_ns, low_ratio=None, high_ratio=None)
+    return Share(
+        ratio=lost_ns / row.window_ns,
+        low_ratio=low * covered,
+        high_ratio=high * covered,
+        by_run=row.dvfs.resolved,
+    )
+
+
+def pooled_share(totals: Sequence[Row]) -> Share | None:
+    """Average the lost shares of all devices' whole files, weighted by window.
+
+    Half-widths are averaged as if the devices' errors went together, which they may: the join's
+    error is common to all. Devices without a share or an interval are left out of both; None if
+    that leaves none.
+    """
+    shares = [(share, row.window_ns or 0) for row in totals if (share := row_share(row))]
+    weighted = [(s.ratio, half, w) for s, w in shares if (half := s.half_width_ratio) is not None]
+    window_ns = sum(weight for _, _, weight in weighted)
+    if not window_ns:
+        return None
+    ratio = sum(ratio * weight for ratio, _, weight in weighted) / window_ns
+    half = sum(half * weight for _, half, weight in weighted) / window_ns
+    return Share(ratio=ratio, low_ratio=ratio - half, high_ratio=ratio + half)
+
+
+def _covered_ratio(row: Row) -> float | None:
+    """Return covered compute over the window; None if unknown."""
+    if row.clock is None or not known(row.clock.coverage_ratio) or row.compute_ns is None:
+        return None
+    return row.clock.coverage_ratio * row.compute_ns / row.window_ns if row.window_ns else None
+
+
+# What the clock cost.
 
 
 def clock(document: ReportDocument) -> list[str]:
@@ -99,9 +193,11 @@ def _unknown_reason(document: ReportDocument, code: str | None) -> str:
 
 def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
     amount = f"at most {fmt.brief_ms(summary.lost_ns)} ms"
-    share, below = summary_share(summary), f"below {_reference(document)}"
-    if share is None:
+    below, ratio = f"below {_reference(document)}", summary.gap_ratio
+    if not known(ratio):
         return [f"{amount} {below}{_physics(summary)}"]
+    low, high = (each if known(each) else None for each in (summary.gap_low, summary.gap_high))
+    share = Share(ratio=ratio, low_ratio=low, high_ratio=high)
     if share.resolved:
         return [f"{amount} ({share.brackets()}) {below}{_physics(summary)}"]
     return [f"{amount} {below}, {unresolved(pooled_share(document.totals) or share)}"]

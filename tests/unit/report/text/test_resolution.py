@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report_rows import Dvfs, Row
-from chopperd.report.text.resolution import Share, pooled_share, row_share
+from chopperd.report.text.trust import Share, pooled_share, row_share
 from tests.unit.report.documents import MS, row
 
 
