@@ -44,8 +44,7 @@ def main() -> NoReturn:
 def _at_termination(arguments: Sequence[str]) -> Callable[[int, FrameType | None], None]:
     """Return the handler of SIGTERM that holds until the command installs its own.
 
-    The agent and its processes install theirs once they have anything to stop. Before, they exit at
-    once: an exception during the import of a module may be lost, or become another.
+    The agent and its processes exit at once: exceptions may be lost while a module is imported.
     """
     if arguments[:1] == [AGENT_COMMAND]:
         return lambda _number, _frame: os._exit(0)

@@ -43,10 +43,7 @@ def leave(status: int) -> NoReturn:
 
 
 def plain_options(arguments: Sequence[str]) -> AgentOptions | None:
-    """Parse the command line `run` with plain options only; None for any other.
-
-    Others need the full parser, which knows more forms and explains errors.
-    """
+    """Parse `run` with plain options only; None for others, which need the full parser."""
     if not arguments or arguments[0] != COMMAND or not len(arguments) % 2:
         return None
     given = dict(zip(arguments[1::2], arguments[2::2], strict=True))

@@ -145,10 +145,7 @@ class Demonstration:
 
 
 def demo_spec(seed: int, preset: str, start_unix_ns: int, *, seconds: float) -> SimulationSpec:
-    """Return the simulation, in which a GPU is slowed down for a while in the second capture.
-
-    `seconds`: length of a capture.
-    """
+    """Return the simulation, in which a GPU is slowed down for a while in the second capture."""
     from_s = _CAPTURE_EVERY_S + min(_BRAKED_FROM * seconds, seconds - _LEAST_BRAKED_S)
     begin_unix_ns = start_unix_ns + round(from_s * NS_PER_S)
     end_unix_ns = begin_unix_ns + round(_BRAKED_S * NS_PER_S)
@@ -158,10 +155,7 @@ def demo_spec(seed: int, preset: str, start_unix_ns: int, *, seconds: float) -> 
 
 @contextmanager
 def job_processes(spec: SimulationSpec) -> Iterator[tuple[int, ...]]:
-    """Start a process for each rank with only the rank's GPU visible; give the pids.
-
-    The processes only wait. They end with this process, even if it is killed.
-    """
+    """Start a waiting process a rank, with its GPU visible, that ends with us; give the pids."""
     node = SimulatedNode(spec)
     ranks = range(len(node.gpus) if node.program is not None else 0)
     is_cuda = node.program is not None and node.program.job.runtime == "cuda"

@@ -156,10 +156,7 @@ def answer_of(
 
     Unless `quiet`, its stderr is copied to ours at the end, since readers of our stderr would wait
     for an abandoned process that had inherited it. Once `is_whole` says that the output so far is
-    complete, it has a second to end by itself.
-
-    Raises:
-        OSError: The program can't be started.
+    complete, it has a second to end by itself. Raises `OSError` if it can't be started.
     """
     import subprocess
 

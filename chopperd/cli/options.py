@@ -196,8 +196,7 @@ def report_options(
 ) -> "ReportOptions":
     """Return the options of a report: the configuration's, overridden by the command line.
 
-    Raises:
-        ConfigError: The device map, or the pattern of step markers, is invalid.
+    Raises `ConfigError` if the device map, or the pattern of step markers, is invalid.
     """
     from chopperd.model.run import device_map_of
     from chopperd.pipeline.reports import configured_options
@@ -291,11 +290,7 @@ def parsed_memory(files: Sequence[Path], traces: Sequence[Path]) -> dict[int | s
 
 
 def parsed_zone(name: str | None) -> tzinfo | None:
-    """Return the time zone with this name; None for None.
-
-    Raises:
-        ConfigError: No time zone has this name.
-    """
+    """Return the time zone with this name; raise `ConfigError` if there is none. None for None."""
     if name is None:
         return None
     if name.upper() == "UTC":

@@ -78,12 +78,7 @@ def print_report(
 def print_samples_report(
     report: "SamplesReport", form: "Format", *, output: "Path | None" = None
 ) -> None:
-    """Print a report on samples alone, as `print_report`.
-
-    Raises:
-        ConfigError: The format is for steps, which samples alone do not know.
-        StoreError: The file can't be written.
-    """
+    """Print a report on samples alone, as `print_report`; formats of steps raise `ConfigError`."""
     from chopperd.report.text.page import page_text
     from chopperd.report.text.samples_page import encode_samples_report, samples_page
 
@@ -190,10 +185,7 @@ def complain(*messages: str, status: int = 0) -> int:
 
 
 def near_names(error: BaseException) -> str:
-    """Return "; did you mean ...?" with names like that of the missing file; "" for other errors.
-
-    The file is that of the `FileNotFoundError` that the error was raised from.
-    """
+    """Return "; did you mean ...?" with names like that of a missing file; "" for other errors."""
     cause = error.__cause__
     if not isinstance(cause, FileNotFoundError) or not isinstance(cause.filename, str):
         return ""
@@ -239,10 +231,7 @@ Advance: TypeAlias = Callable[[int, int | None], None]
 
 @contextmanager
 def reading_progress(stream: TextIO) -> Iterator[Advance | None]:
-    """Give a function that updates a progress bar by (bytes done, bytes in total or None).
-
-    Gives None if the stream is not a terminal.
-    """
+    """Give a function that updates a progress bar (bytes done, in all); None without a terminal."""
     if not stream.isatty():
         yield None
         return

@@ -14,11 +14,7 @@ from chopperd.units import NS_PER_MS, NS_PER_S
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run the hidden command `name` in this process and return its exit status.
-
-    Raises:
-        ConfigError: There is no such command, or its arguments are wrong.
-    """
+    """Run a hidden command in this process; return its status, or raise `ConfigError`."""
     if name not in _PROCESSES:
         raise ConfigError([f"no command {name}"])
     configure_logging("warning", as_json=False)
@@ -102,8 +98,7 @@ _GIVE_UP_NS: Final = 10 * NS_PER_S
 def scratch_folder() -> Iterator[Path]:
     """Make a private temporary folder; it is removed afterwards, even if we are killed.
 
-    A process of ours, started before the folder is made, removes it when its standard input closes:
-    when this process ends.
+    A process of ours, started before, removes it when its standard input closes as we end.
     """
     # The sampler does without these, and is smaller for it.
     import subprocess

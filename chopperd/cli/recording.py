@@ -141,10 +141,7 @@ logger = logging.getLogger(__name__)
 def samples_to_join(config: Config, file: Path | None, tz: tzinfo | None = None) -> "Samples":
     """Return the samples for a report: of a file, else of the local recorder, else None.
 
-    `tz` is the time zone of local times in the file.
-
-    Raises:
-        StoreError: The file can't be read.
+    `tz`: of local times in the file. Raises `StoreError` if that can't be read.
     """
     if file is None:
         folders = (state / RECORDER_FOLDER for state in readable_state_folders(config))

@@ -154,10 +154,9 @@ def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
 
 
 def run_load(command: Sequence[str], on_begin: Callable[["Begin"], object]) -> "LoadLog":
-    """Run the load process to its end and return its log; `on_begin` is called at each phase.
+    """Run the load process and return its log, or raise `BackendUnavailableError`, which says why.
 
-    Raises:
-        BackendUnavailableError: The load could not run, or ended early; says why.
+    `on_begin` is called at each phase.
     """
     from chopperd.selftest.protocol import Begin, decoded, log_of
 

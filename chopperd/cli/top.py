@@ -32,11 +32,7 @@ _STDERR: Final = 2
 
 @contextmanager
 def quit_key() -> Iterator[Callable[[], bool]]:
-    """Give a function: whether `q` or Escape was pressed since its last call.
-
-    The function always returns False if standard input is not a terminal. The settings of the
-    terminal are restored afterwards.
-    """
+    """Give a function: whether `q` or Escape was pressed since its last call, at a terminal."""
     if not sys.stdin.isatty():
         yield lambda: False
         return
@@ -133,8 +129,7 @@ def own_snapshots(
 ) -> Generator[NodeSnapshot]:
     """Yield snapshots of the node twice a second from an own sampler, which ends on close.
 
-    Raises:
-        BackendUnavailableError: The back end can't be used; says why.
+    Raises `BackendUnavailableError` if the back end can't be used.
     """
     clock = clock or SystemClock()
     settings = SamplerSettings(

@@ -74,11 +74,7 @@ _SENT: Final[msgspec.msgpack.Decoder[Sent]] = msgspec.msgpack.Decoder(Sent)
 
 
 def framed(message: Request | Sent) -> bytes:
-    """Encode a message as a frame.
-
-    Raises:
-        FrameError: The message is too large, or has text that is not Unicode.
-    """
+    """Encode a message as a frame; raise `FrameError` if it is too large or not Unicode."""
     try:
         data = msgspec.msgpack.encode(message)
     except (UnicodeEncodeError, OverflowError, msgspec.MsgspecError) as error:
@@ -103,11 +99,7 @@ class FrameBuffer:
         self._data += data
 
     def next_frame(self) -> bytes | None:
-        """Remove and return the body of the next message; None until it is complete.
-
-        Raises:
-            FrameError: Its length is beyond the limit.
-        """
+        """Remove and return the next message; None until complete; `FrameError` if too large."""
         if len(self._data) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._data)

@@ -185,10 +185,8 @@ def report_files(
 def report_traces(paths: Sequence[Path], samples: Path | None) -> ReportDocument | None:
     """Make the report on trace files with default options; None if it is one file and no trace.
 
-    Raises:
-        ConfigError: Samples or several files are given, and the first is no trace.
-        TraceFormatError, UnrelatedTracesError, StepNotFoundError: As `report_files`.
-        StoreError: The samples can't be read.
+    Raises as `report_files`, or `ConfigError` if the first of several is no trace, or `StoreError`
+    for samples that can't be read.
     """
     if not is_kineto(paths[0]):
         if samples is None and len(paths) == 1:
@@ -302,10 +300,8 @@ def report_file(
 ) -> FileReport:
     """Report on one trace file, joined with samples; arguments as of `report_files`.
 
-    `one_of_several`: other files of its job exist or will come.
-
-    Raises:
-        TraceFormatError: It can't be read.
+    `one_of_several`: other files of its job exist or will come. Raises `TraceFormatError` if it
+    can't be read.
     """
     of_file = join_input(path, samples, options, progress, origin=origin)
     trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples

@@ -22,6 +22,7 @@ from chopperd.model.live import LiveTotals
 from chopperd.model.report import Generated, Note
 from chopperd.model.samples import BusyPeers, GpuSamples, SampledGpu, SampleSet, SamplesReport
 from chopperd.report.build.rows import rfc3339
+from chopperd.report.build.trace_notes import noted
 from chopperd.sampling.memory.layout import Records
 from chopperd.units import HZ_PER_MHZ, NS_PER_S
 
@@ -48,12 +49,9 @@ _T_975: Final = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 def report_samples(
     samples: SampleSet, *, unix_ns: int, reference_mhz: float | None = None
 ) -> SamplesReport:
-    """Make the report on the samples of a recording.
+    """Make the report on a recording's samples, at least one GPU's; `unix_ns` dates it.
 
-    Args:
-        samples: At least one GPU's.
-        unix_ns: Dates the report.
-        reference_mhz: The clock that losses are measured against; None: each GPU's highest.
+    `reference_mhz`: what losses are measured against; None: each GPU's highest clock.
     """
     every = [_referred(governed(each), reference_mhz) for each in samples.gpus]
     tracks = [_Track.of(each, samples.asked_hz) for each in every]
@@ -327,11 +325,8 @@ def _blamed(tracks: Sequence[_Track], is_low: Bools, peers: Peers) -> tuple[Bool
 def _unknown(tracks: Sequence[_Track]) -> list[Note]:
     untold = [each.samples.gpu.gpu for each in tracks if each.totals.busy_sampled_s is None]
     unlimited = [each.samples.gpu.gpu for each in tracks if not each.samples.gpu.sm_clock_max_mhz]
-    notes = []
-    if untold:
-        text = f"not known when they were busy, or their clock: GPUs {', '.join(untold)}"
-        notes.append(Note(code="busy_unknown", text=text))
-    if unlimited:
-        text = f"no highest clock, and so no loss: GPUs {', '.join(unlimited)}"
-        notes.append(Note(code="no_reference", text=text))
-    return notes
+    return noted(
+        busy_unknown=untold
+        and f"not known when they were busy, or their clock: GPUs {', '.join(untold)}",
+        no_reference=unlimited and f"no highest clock, and so no loss: GPUs {', '.join(unlimited)}",
+    )

@@ -14,16 +14,9 @@ _UNFINISHED: Final = ".part"
 def write_traces(
     node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path, prefix: str = ""
 ) -> Iterator[Path]:
-    """Write each rank's trace under a temporary name.
+    """Write each rank's trace under a temporary name; yield its path, for `finish_trace`, by rank.
 
-    A trace covers the steps that lie between the two times (at least one). The folder is made if
-    it does not exist.
-
-    Yields:
-        The path for `finish_trace`, by rank, when the file is written.
-
-    Raises:
-        OSError: A file can't be written.
+    A trace covers the steps that lie between the two times (at least one).
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in simulated_traces(node, begin_unix_ns, end_unix_ns):
@@ -41,10 +34,7 @@ def finish_trace(path: Path) -> Path:
 def simulated_traces(
     node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int
 ) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield name and content of each rank's trace.
-
-    A trace covers the steps that lie between the two times (at least one).
-    """
+    """Yield name and content of each rank's trace, as `write_traces`."""
     first_step = node.step_at(begin_unix_ns) + 1
     last_step = max(node.step_at(end_unix_ns) - 1, first_step)
     for rank in range(len(node.gpus)):

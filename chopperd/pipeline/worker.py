@@ -78,10 +78,7 @@ def cap_memory(limit_bytes: int) -> None:
 
 
 def one_thread_each() -> None:
-    """Set OpenBLAS to one thread: numpy's linear algebra, unused here, starts one for each core.
-
-    Call it before numpy is imported.
-    """
+    """Set OpenBLAS, unused here, to one thread instead of one a core; before numpy is imported."""
     os.putenv("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -186,11 +183,7 @@ def _refuse_empty(report: TraceReport) -> None:
 
 
 def packed(file: FileReport) -> bytes:
-    """Encode a report on a file for storage (MessagePack); NaN stays NaN.
-
-    Raises:
-        FrameError: The report has a value that can't be stored, such as half a character.
-    """
+    """Encode a report on a file for storage; NaN stays NaN. Raises `FrameError` if it can't be."""
     try:
         return msgspec.msgpack.encode(file)
     except (UnicodeEncodeError, OverflowError) as error:
@@ -198,11 +191,7 @@ def packed(file: FileReport) -> bytes:
 
 
 def unpacked(data: bytes) -> FileReport:
-    """Decode a report that `packed` encoded.
-
-    Raises:
-        FrameError: The data are no report, or of another version of this program.
-    """
+    """Decode what `packed` encoded; `FrameError` for anything else, as that of another version."""
     try:
         return msgspec.msgpack.decode(data, type=FileReport)
     except msgspec.MsgspecError as error:

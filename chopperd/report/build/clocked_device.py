@@ -73,10 +73,7 @@ class ClockedDevice:
 
     @property
     def model(self) -> str | None:
-        """Return the product name, by which GPUs are peers; None if unknown.
-
-        None also for a part of a card: the parts have one clock.
-        """
+        """Return the product name, by which GPUs are peers; None if unknown or a part of a card."""
         is_part = self.samples is not None and self.samples.gpu.parent
         return None if is_part else self.summary.name
 
@@ -88,10 +85,7 @@ def clocked_device(
     samples: SampleSet | None,
     options: JoinOptions,
 ) -> ClockedDevice:
-    """Join one device of a trace with the samples of its GPU.
-
-    `samples` are those of the node, on the trace's time axis; None if there are none.
-    """
+    """Join one device of a trace with the node's samples, if any, on the trace's time axis."""
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
     traced = _traced_device(device.device, timeline, trace)
@@ -129,10 +123,11 @@ def _mapped(
 ) -> Mapped:
     if samples is None:
         return UNMAPPED
+    gpus = [each.gpu for each in samples.gpus]
     mapped = map_device(
         device.device,
         _traced(trace, [each.device for each in timeline.devices]),
-        [each.gpu for each in samples.gpus],
+        gpus,
         options.device_map,
         processes=samples.processes,
         guess=options.guess,
@@ -144,8 +139,7 @@ def _mapped(
     if mapped.gpu is not None or device.device not in options.by_signal:
         return mapped
     label, why_not = options.by_signal[device.device]
-    gpu = next((each.gpu for each in samples.gpus if each.gpu.gpu == label), None)
-    if gpu is not None:
+    if gpu := next((each for each in gpus if each.gpu == label), None):
         return Mapped(gpu=gpu, rule=BY_SIGNAL)
     return replace(mapped, why_not="; ".join(filter(None, (mapped.why_not, why_not))))
 
@@ -166,10 +160,7 @@ def _short(host: str) -> str:
 def fits_by_signal(
     timeline: Timeline, trace: Trace, samples: SampleSet | None, options: JoinOptions
 ) -> dict[int, Agreement]:
-    """Return how well each device that no rule maps fits each GPU that it may be, by samples.
-
-    Keys are the devices' numbers; empty where trace and samples can't be joined.
-    """
+    """Return how well each device, by number, that no rule maps fits each GPU, by samples."""
     if samples is None or not trace.meta.anchored:
         return {}
     if not options.in_agent and _elsewhere(trace.meta.host_name, samples) is not None:
@@ -245,10 +236,7 @@ def _samples_of(
 
 
 def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
-    """Return the card's samples for a partition, which shares its clock; other GPUs' as they are.
-
-    Without the energy: how much of the card's is the partition's is not known.
-    """
+    """Return the card's samples for a partition: one clock, but its energy is not known apart."""
     card = next((each for each in samples.gpus if each.gpu.gpu == mine.gpu.parent), None)
     if card is None:
         return mine
@@ -283,9 +271,8 @@ def _device_summary(
 
 def _pid(trace: Trace) -> int | None:
     """Return the pid of the only process with launches in the trace; None if unknown or several."""
-    used = np.unique(trace.calls.thread)
-    pids = {trace.threads[thread][0] for thread in used.tolist()}
-    pid = next(iter(pids)) if len(pids) == 1 else None
+    pids = {trace.threads[thread][0] for thread in np.unique(trace.calls.thread).tolist()}
+    pid = pids.pop() if len(pids) == 1 else None
     return pid if isinstance(pid, int) else None
 
 

@@ -120,8 +120,8 @@ def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
     if not len(clocked_ns):
         return f"no sample {whose} has a clock"
     windows = joined.times.windows
-    start_ns, end_ns = int(windows.start_ns[-1]), int(windows.end_ns[-1])
-    ahead_ns, behind_ns = start_ns - int(clocked_ns[-1]), int(clocked_ns[0]) - end_ns
+    ahead_ns = int(windows.start_ns[-1] - clocked_ns[-1])
+    behind_ns = int(clocked_ns[0] - windows.end_ns[-1])
     if ahead_ns > 0:
         return f"the samples {whose} end {_seconds(ahead_ns)} before the trace begins"
     if behind_ns >= 0:

@@ -24,6 +24,7 @@ from chopperd.report.build.processes import clocks_apart_ns, first_step, process
 from chopperd.report.build.ranks import RankComparison
 from chopperd.report.build.rows import DraftRow, without_intervals
 from chopperd.report.build.summary import across_devices, summarise
+from chopperd.report.build.trace_notes import noted
 from chopperd.report.build.trace_report import SampledBy, TraceReport
 from chopperd.report.findings.catalogue import findings_of
 from chopperd.report.text.wording import spread
@@ -54,10 +55,7 @@ def build_document(
 ) -> ReportDocument:
     """Build the document of at least one trace report, all of one job; `time`: now, RFC 3339.
 
-    `in_agent` decides which commands findings name.
-
-    Raises:
-        StepNotFoundError: There is no step of the number asked for.
+    `in_agent` decides which commands findings name. Raises as `with_selection`.
     """
     apart_ns = clocks_apart_ns(reports)
     reports = [
@@ -119,11 +117,7 @@ def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
 
 
 def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:
-    """Return the document with the selected steps only, in order.
-
-    Raises:
-        StepNotFoundError: There is no step of the number asked for.
-    """
+    """Return the document with the selected steps, in order; `StepNotFoundError` without."""
     return replace(document, steps=_selected(document.steps, selection))
 
 
@@ -261,17 +255,14 @@ def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
     clocked = [each.row for each in totals if each.row.clock is not None]
     peers = [row.peers for row in clocked if row.peers is not None]
     apart_mhz = [each.median_mhz for each in peers if each.disagree and each.median_mhz is not None]
-    notes = []
-    if apart_mhz:
-        text = "GPUs of one model fall into two groups, more than 5 % apart: they are compared with"
-        text += f" the faster group's median, {spread(apart_mhz)} MHz"
-        notes.append(Note(code="peers_disagree", text=text))
-    if len(peers) < len(clocked):
-        text = f"fewer than {MIN_PEERS} GPUs of one model traced: excess over peers unknown"
-        if peers:
-            text += f" for {len(clocked) - len(peers)} of {len(clocked)}"
-        notes.append(Note(code="peers_untraced", text=text))
-    return notes
+    of = f" for {len(clocked) - len(peers)} of {len(clocked)}" if peers else ""
+    return noted(
+        peers_disagree=apart_mhz
+        and "GPUs of one model fall into two groups, more than 5 % apart: they are compared with "
+        f"the faster group's median, {spread(apart_mhz)} MHz",
+        peers_untraced=len(peers) < len(clocked)
+        and f"fewer than {MIN_PEERS} GPUs of one model traced: excess over peers unknown{of}",
+    )
 
 
 def _no_step(wanted: int, numbers: Sequence[int]) -> str:

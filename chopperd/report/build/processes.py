@@ -135,10 +135,7 @@ def _unconfirmed_of(
 
 
 def span_ns(report: TraceReport) -> tuple[int, int] | None:
-    """Return first start and last end of a trace's device records, else of the host's steps.
-
-    Unix ns; None without an anchor or any of them.
-    """
+    """Return start and end of a trace's device records, else host steps, Unix ns; else None."""
     spans = [
         (row.start_unix_ns, row.start_unix_ns + (row.window_ns or 0))
         for row in (each.row for each in report.totals)

@@ -30,6 +30,7 @@ from chopperd.model.report_rows import ExposedComm, Row
 from chopperd.report.build.processes import rank_conflicts
 from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.summary import is_complete
+from chopperd.report.build.trace_notes import noted
 from chopperd.report.build.trace_report import TraceReport
 
 #: A rank's process and device, as `DraftRow` numbers them.
@@ -49,10 +50,7 @@ class _Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankComparison:
-    """The comparison of a document's ranks; where there is none, `why_not` says why.
-
-    `why_not` is None also for a job of one rank.
-    """
+    """The comparison of a document's ranks, or `why_not` there is none; neither for one rank."""
 
     compared: _Compared | None = None
     why_not: str | None = None
@@ -115,10 +113,7 @@ class RankComparison:
         ]
 
     def summary(self, steps: Sequence[DraftRow]) -> RanksSummary | None:
-        """Return the ranks compared over the steps that all completed; None for one rank.
-
-        `steps` are the rows of all ranks, with the critical ones marked.
-        """
+        """Return the ranks compared over the steps that all completed; None for one rank."""
         if self.why_not is not None:
             return RanksSummary(lines=(), missing_ranks=self.missing, why_not=self.why_not)
         if self.compared is None:
@@ -141,20 +136,20 @@ class RankComparison:
         """Return notes on ranks that are missing, and collectives that were left out."""
         if self.compared is None:
             return []
-        notes, matches = [], self.compared.matches
-        if matches.lacks_ranks.any():
-            text = f"{self.missing} of {self.compared.world_size} ranks have no trace here: waits "
-            text += "for other ranks are at least what is shown"
-            notes.append(Note(code="ranks_missing", text=text))
-        if len(matches) < matches.total:
-            text = f"{matches.total - len(matches)} of {matches.total} collectives were not matched"
-            text += " over the ranks (not on all of them, between two ranks only, or with ends that"
-            text += " disagree): steps with them have no split into wait and transfer"
-            notes.append(Note(code="collectives_unmatched", text=text))
-        if left_out := sum(each.left_out for each in self.compared.ranks):
-            text = f"{left_out} collectives beyond the first of their file were not compared"
-            notes.append(Note(code="collectives_left_out", text=text))
-        return notes
+        matches = self.compared.matches
+        unmatched = matches.total - len(matches)
+        left_out = sum(each.left_out for each in self.compared.ranks)
+        return noted(
+            ranks_missing=matches.lacks_ranks.any()
+            and f"{self.missing} of {self.compared.world_size} ranks have no trace here: waits for "
+            "other ranks are at least what is shown",
+            collectives_unmatched=unmatched > 0
+            and f"{unmatched} of {matches.total} collectives were not matched over the ranks (not "
+            "on all of them, between two ranks only, or with ends that disagree): steps with them "
+            "have no split into wait and transfer",
+            collectives_left_out=left_out
+            and f"{left_out} collectives beyond the first of their file were not compared",
+        )
 
 
 def _exposed_ns(row: Row) -> int:
@@ -208,10 +203,7 @@ def _why_no_collectives(reports: Sequence[TraceReport], numbers: Sequence[int]) 
 
 
 def _common_rows(steps: Sequence[DraftRow], places: Sequence[Place]) -> dict[Place, list[Row]]:
-    """Return the rows of each rank for the steps that all ranks completed, in order of steps.
-
-    A number that a rank has twice is of no use.
-    """
+    """Return each rank's rows for the steps that all completed, in order; no number twice."""
     by_step: dict[Place, dict[int, Row]] = {place: {} for place in places}
     unusable = set()
     for draft in steps:

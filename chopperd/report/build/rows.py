@@ -193,7 +193,7 @@ def _waterfall(joined: JoinedDevice, index: int) -> Waterfall:
 def _phases(joined: JoinedDevice, index: int) -> Phases | None:
     """Return the time by phase; None where no work in the row's window has a known phase.
 
-    A phase without work is 0 only if no work of unknown phase, which may be of it, took time.
+    A phase without work is 0 only if no work of unknown phase took time.
     """
     found_ns = {phase: int(each[index]) for phase, each in joined.times.phase_ns.items()}
     unknown_ns = found_ns.pop(Phase.UNKNOWN, 0)
@@ -281,10 +281,7 @@ def _bare(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def without_intervals(draft: DraftRow) -> DraftRow:
-    """Return the row without intervals of clocks and losses, and excluded as a peer.
-
-    Its clock may be that of another GPU or time.
-    """
+    """Return the row without intervals, and no peer: its clock may be of another GPU or time."""
     draft, clock = without_loss_interval(draft), draft.row.clock
     if clock is not None:
         compute, busy = (

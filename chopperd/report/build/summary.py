@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -134,10 +135,7 @@ class RunPeers:
         }
 
     def excess(self, rows: Sequence[DraftRow]) -> RunExcess:
-        """Return the loss of rows of one model against the peers.
-
-        The rows are of one device, or one of each step.
-        """
+        """Return the loss against the peers of rows of one model, of one device or each step."""
         clock, peers = _run_clock(rows), self._peers.get(_who(rows[0]))
         if clock is None or peers is None:
             return RunExcess()
@@ -166,10 +164,7 @@ class _RunClock(NamedTuple):
 
 
 def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
-    """Return the clock over the rows whose excess is known; None where there is none.
-
-    Sampling errors of different rows are independent; timing bias is common to all.
-    """
+    """Return the clock over the rows whose excess is known; sampling errors are independent."""
     known = [each for each in rows if each.row.dvfs.excess_ns is not None]
     weight_ns = np.array([each.covered_ns for each in known], np.float64)
     if not weight_ns.sum():
@@ -246,10 +241,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _interval(
     rows: Sequence[DraftRow], step_ns: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return lost over window with its 95 % interval: gap interval x covered share, over all rows.
-
-    Sampling errors of different steps are independent; timing bias is common to all.
-    """
+    """Return lost over window with its 95 % interval; sampling errors of steps are independent."""
     lost_ns = _mean([each.row.dvfs.lost_ns for each in rows])
     if lost_ns is None or not step_ns:
         return None, None, None
@@ -303,25 +295,24 @@ def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float]:
 
 def _excess(critical: Sequence[DraftRow], peers: RunPeers) -> RunExcess:
     """Return the critical devices' excess a step, by the run's mean clocks: a mean over models."""
-    by_model: defaultdict[str | None, list[DraftRow]] = defaultdict(list)
-    for each in critical:
-        by_model[each.model].append(each)
-    every = [excess for rows in by_model.values() for excess in [peers.excess(rows)] * len(rows)]
+    models = _groups(critical, lambda each: each.model)
+    rows_of = ([critical[i] for i in group] for group in models)
+    every = [excess for rows in rows_of for excess in [peers.excess(rows)] * len(rows)]
     known = [each for each in every if each.excess_ns is not None]
-    has_interval = all(each.low_ns is not None for each in known)
+    bounded = known if all(each.low_ns is not None for each in known) else []
     return RunExcess(
         excess_ns=_mean([each.excess_ns for each in known]),
-        low_ns=_mean([each.low_ns for each in known]) if has_interval else None,
-        high_ns=_mean([each.high_ns for each in known]) if has_interval else None,
+        low_ns=_mean([each.low_ns for each in bounded]),
+        high_ns=_mean([each.high_ns for each in bounded]),
     )
 
 
 def _by_device(used: Sequence[DraftRow]) -> list[list[DraftRow]]:
-    by_device: defaultdict[tuple[int, int, int], list[DraftRow]] = defaultdict(list)
-    for each in used:
+    def key(each: DraftRow) -> tuple[int, int, int]:
         rank = -1 if each.row.rank is None else each.row.rank
-        by_device[rank, each.process, each.row.device or 0].append(each)
-    return [rows for _, rows in sorted(by_device.items())]
+        return rank, each.process, each.row.device or 0
+
+    return [list(rows) for _, rows in groupby(sorted(used, key=key), key)]
 
 
 def _gpu_line(rows: Sequence[DraftRow], peers: RunPeers, *, has_steps: bool) -> GpuLine:

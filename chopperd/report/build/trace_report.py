@@ -110,10 +110,7 @@ def report_trace(
     options: JoinOptions,
     find_drops: FindDrops | None = None,
 ) -> TraceReport:
-    """Join a trace with the node's samples (None if there are none), device by device.
-
-    Without `find_drops` no drops are looked for.
-    """
+    """Join a trace with the node's samples, if any, by device; `find_drops` finds drops."""
     usable = samples if samples is not None and trace.meta.anchored else None
     stepped, meta, host = _realtime_step(trace, usable), trace.meta, timeline.host
     clocked = [
@@ -155,10 +152,7 @@ def report_trace(
 def _drops(
     device: DeviceTimeline, clocked: ClockedDevice, timeline: Timeline, find: FindDrops | None
 ) -> list[TracedDrop]:
-    """Return the drops of a device's GPU while it was traced, and what ran in them.
-
-    Times are the trace's: those of the samples less the sensor's lag.
-    """
+    """Return the drops while the GPU was traced; times are the samples' less the sensor's lag."""
     untrue, clocks = any(each.code in _OF_ANOTHER for each in clocked.doubts), clocked.joined.clocks
     if find is None or clocked.samples is None or clocks is None or untrue:
         return []

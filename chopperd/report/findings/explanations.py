@@ -241,10 +241,7 @@ NAMES: Final = (*EXPLANATIONS, PROFILER)
 
 
 def explained(name: str | None) -> str | None:
-    """Return the text on a finding's code, or on `PROFILER`; without a name, a list of all.
-
-    None where there is nothing of that name.
-    """
+    """Return the text on a finding's code, or on `PROFILER`; a list of all for None; else None."""
     if name is None:
         width = max(map(len, EXPLANATIONS))
         titles = {code: each.title for code, each in EXPLANATIONS.items()}

@@ -116,10 +116,7 @@ def _host(run: Run) -> Iterable[Finding]:
 
 
 def _holder(run: Run, held: Sequence[Held], total_ns: float) -> tuple[str, list[Held]] | None:
-    """Return the thing that launches nothing and holds half of the host's time, or a long one.
-
-    What launches and holds much in short stretches is launches.
-    """
+    """Return the thing that launches nothing and holds half of the host's time, or a long one."""
     for field, is_idle in (("whole", True), ("name", False)):
         by_thing: defaultdict[str, list[Held]] = defaultdict(list)
         for each in held:

@@ -174,10 +174,7 @@ def _columns(record: type, path: tuple[str, ...], names: tuple[str, ...]) -> Ite
 
 
 def _under(kind: object, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Column]:
-    """Yield the columns under a field: records and the closed set of causes unfolded.
-
-    A field that can only be None has no column yet.
-    """
+    """Yield the columns under a field; one that can only be None has no column yet."""
     options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     known = [option for option in options if option is not NoneType]
     if not known:

@@ -181,10 +181,7 @@ def _losses(
 
 
 def _unknown(shown: Mapping[str, _Readings], span_ns: tuple[int, int]) -> list[CounterTrack]:
-    """Make the track of when readings have no value, for those with gaps; none without gaps.
-
-    The time before a track's first value is empty in the viewer anyway.
-    """
+    """Make the track of when readings have no value, for those with gaps; none without gaps."""
     start_ns, end_ns = span_ns
     gaps = {name: (one, one.lasts(end_ns)) for name, one in shown.items()}
     gaps = {name: (one, lasts) for name, (one, lasts) in gaps.items() if len(lasts)}

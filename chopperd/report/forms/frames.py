@@ -3,8 +3,6 @@
 Numbers that may be unknown have pandas' nullable types: whole ns stay whole, and unknown is NA.
 """
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
@@ -258,11 +256,7 @@ def _html_table(section: Section | None) -> str:
 
 
 def report_of(document: ReportDocument) -> Report:
-    """Return a document as DataFrames.
-
-    Raises:
-        ConfigError: pandas is not installed.
-    """
+    """Return a document as DataFrames; raise `ConfigError` without pandas."""
     try:
         import pandas as pd  # noqa: F401, PLC0415 - says at once that it is missing
     except ImportError as error:
@@ -273,9 +267,7 @@ def report_of(document: ReportDocument) -> Report:
 def read_report(path: Path) -> Report:
     """Read the report in a file: its JSON, also compressed by gzip, or its Parquet form.
 
-    Raises:
-        ConfigError: pandas or, for Parquet, pyarrow is not installed.
-        StoreError: The file can't be read or is no such report.
+    Raises `ConfigError` without pandas or pyarrow, `StoreError` if it is no such report.
     """
     try:
         import pandas as pd  # noqa: F401, PLC0415 - says at once that it is missing

@@ -53,11 +53,7 @@ def tables_of(document: ReportDocument) -> ReportTables:
 
 
 def parquet_bytes(document: ReportDocument) -> bytes:
-    """Encode a document as the bytes of a Parquet file.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-    """
+    """Encode a document as a Parquet file; raise `ImportError` without pyarrow."""
     import pyarrow as pa  # noqa: PLC0415 - pyarrow is an extra
     from pyarrow import parquet  # noqa: PLC0415
 

@@ -41,10 +41,7 @@ _ROW_WORDS: Final = {
 
 
 def used_rows(document: ReportDocument) -> list[Row]:
-    """Return the rows that the summary is the mean of: critical devices' complete steps.
-
-    Those of whole files where it is of them.
-    """
+    """Return the rows that the summary is the mean of: critical devices' steps, or whole files."""
     summary = document.summary
     rows = document.totals if summary is None or summary.basis == "totals" else document.steps
     if summary is not None and summary.basis != "totals":
@@ -84,10 +81,7 @@ class Holders:
 
 
 def holders(document: ReportDocument) -> Holders | None:
-    """Return the holders behind the summary; None where the report has none.
-
-    Where the summary itself has none, those of its rows, if all of these are shown.
-    """
+    """Return the holders behind the summary, else those of its rows if all are shown; else None."""
     summary, rows = document.summary, used_rows(document)
     if summary is None:
         return None
@@ -98,10 +92,10 @@ def holders(document: ReportDocument) -> Holders | None:
 
 
 def who(found: Holders, those: Sequence[Held]) -> str:
-    """Return who held most of these: what holds at least half of them, then the largest names.
+    """Return who held most of these; empty where nobody is known.
 
-    Empty where nobody is known. What holds half is the narrowest: the outermost thing that launches
-    nothing, else the name, else the region.
+    First what holds at least half, by the outermost thing that launches nothing, else the name,
+    else the region; then the largest names.
     """
     all_ns = found.mean_ns(those)
     named = [each for each in those if each.name != _NO_SPANS]
@@ -179,10 +173,7 @@ def _most(found: Holders, those: Sequence[Held], key: _Key) -> str:
 
 
 def by_holder(document: ReportDocument) -> Section | None:
-    """Render who held the devices longest over the whole files, by row of the waterfall.
-
-    None without any.
-    """
+    """Render who held the devices longest over the whole files; None without any."""
     window_ns = sum(row.window_ns or 0 for row in document.totals)
     groups: defaultdict[tuple[str, str], list[Held]] = defaultdict(list)
     for each in (each for row in document.totals for each in row.held):

@@ -53,7 +53,6 @@ class FieldAnswer:
 
     name: str
     value: float | str | None  # None where the driver does not report it
-    unit: str | None = None
     used: FieldProbe | None = None  # the call for it; None where the back end does not say
     others: tuple[FieldProbe, ...] = ()  # calls that are not used, or fail
     nvidia_smi: float | None = None  # the same by nvidia-smi
@@ -80,7 +79,6 @@ def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
         yield FieldAnswer(
             name=name,
             value=value,
-            unit=unit_of(name),
             used=used,
             others=tuple(each for each in asked if each is not used),
             nvidia_smi=_theirs(name, entry.nvidia_smi or {}, entry),
@@ -109,17 +107,12 @@ def _counters(
 ) -> Iterator[tuple[str, int | None]]:
     """Yield a field for each cause that has a counter or was asked for; if none, a single one."""
     by_name = {f"{field}.{cause.label}": limited_ns.get(cause) for cause in CAUSES}
-    named = [name for name, value in by_name.items() if value is not None or name in asked]
-    yield from ((name, by_name[name]) for name in named)
-    if not named:
-        yield field, None
+    named = {name: v for name, v in by_name.items() if v is not None or name in asked}
+    yield from (named or {field: None}).items()
 
 
 def _theirs(name: str, numbers: Mapping[str, float], entry: InventoryEntry) -> float | None:
-    """Return nvidia-smi's number for a field; None if it gives none.
-
-    Our `power_w` is compared with its average power where ours is an average too.
-    """
+    """Return nvidia-smi's number for a field; its average power where ours is one too."""
     if name == "power_w" and entry.info.power_source == "average_1s":
         return numbers.get("power_average_w")
     return numbers.get(name)
@@ -146,23 +139,18 @@ _OPERATION_PREFIXES: Final = ("nvmlDevice", "nvml")
 
 def encode_inventory(inventory: Inventory) -> bytes:
     """Encode the inventory as indented JSON; a field that does not answer is `null`."""
-    document = {
-        "backend": inventory.backend,
-        "driver": inventory.driver,
-        "chosen": inventory.chosen,
-        "simulated": inventory.simulated,
-        "processes": inventory.processes,
-        "gpus": [
-            {
-                "info": entry.info,
-                "reading": _named_causes(entry.reading),
-                "error": entry.error,
-                "fields": [_described(answer) for answer in field_answers(entry)],
-                "calls": entry.probes,
-            }
-            for entry in inventory.gpus
-        ],
-    }
+    facts = ("backend", "driver", "chosen", "simulated", "processes")
+    document = {name: getattr(inventory, name) for name in facts}
+    document["gpus"] = [
+        {
+            "info": entry.info,
+            "reading": _named_causes(entry.reading),
+            "error": entry.error,
+            "fields": [_described(answer) for answer in field_answers(entry)],
+            "calls": entry.probes,
+        }
+        for entry in inventory.gpus
+    ]
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
@@ -171,7 +159,7 @@ def _described(answer: FieldAnswer) -> dict[str, object]:
     return {
         "name": answer.name,
         "value": answer.value,
-        "unit": answer.unit,
+        "unit": unit_of(answer.name),
         "source": answer.used.operation if answer.used else None,
         "reason": "; ".join(failed) or None if answer.value is None else None,
         "nvidia_smi": answer.nvidia_smi,
@@ -200,18 +188,14 @@ def process_words(view: ProcessView) -> str:
         listed = "the driver lists none now"
     else:
         listed = f"the driver lists {view.listed_count}, {view.seen_count} of them seen in /proc"
-    words = [listed]
     if view.own_namespace:
-        words.append("a pid namespace of its own: processes outside it are not seen")
+        listed += "; a pid namespace of its own: processes outside it are not seen"
     read = "can" if view.environments else "can't"
-    return "; ".join([*words, f"environments of others {read} be read"])
+    return f"{listed}; environments of others {read} be read"
 
 
 def render_inventory(inventory: Inventory) -> Group:
-    """Render a table of the GPUs, then the fields of each, for a console.
-
-    Partitions are below their card.
-    """
+    """Render a table of the GPUs, partitions below their card, then the fields of each."""
     mark = "  SIMULATED" if inventory.simulated else ""
     title = f"GPUS  {inventory.backend}, driver {inventory.driver or 'version unknown'}{mark}"
     columns = ("<gpu", "<name", "<uuid", "max MHz", "cap W", "default W")
@@ -233,10 +217,7 @@ def render_inventory(inventory: Inventory) -> Group:
 
 
 def _in_families(inventory: Inventory) -> Iterator[InventoryEntry]:
-    """Yield the GPUs, each followed by its partitions.
-
-    A partition of a card that is not listed stays in its place.
-    """
+    """Yield the GPUs, each followed by its partitions; those of unlisted cards in their place."""
     labels = {entry.info.gpu for entry in inventory.gpus}
     for entry in inventory.gpus:
         if entry.info.parent not in labels:
@@ -269,11 +250,13 @@ def _fields_table(entry: InventoryEntry) -> RenderableType:
     info = entry.info
     if entry.reading is None:
         return f"GPU {info.gpu}  does not answer"
-    facts = [f"GPU {info.gpu}"]
-    facts += [f"part of GPU {info.parent}, with its clock"] if info.parent is not None else []
-    facts += [f"power {info.power_source}"] if info.power_source else []
-    facts += [f"memory {info.memory_source}"] if info.memory_source else []
-    return table("  ".join(facts), _COLUMNS, _field_rows(entry))
+    facts = (
+        f"GPU {info.gpu}",
+        f"part of GPU {info.parent}, with its clock" if info.parent is not None else "",
+        f"power {info.power_source}" if info.power_source else "",
+        f"memory {info.memory_source}" if info.memory_source else "",
+    )
+    return table("  ".join(filter(None, facts)), _COLUMNS, _field_rows(entry))
 
 
 def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:

@@ -42,13 +42,11 @@ def lost_s(totals: LiveTotals | None) -> float | None:
 
 
 def _lost_ratio_of_rates(states: Sequence[GpuLive]) -> float | None:
-    known = [both for gpu in states for both in _sampled_and_lost_s(gpu)]
-    if not known or not list(_sampled_and_lost_s(states[-1])):
+    known_s = [both for gpu in states for both in _sampled_and_lost_s(gpu)]
+    if not known_s or not list(_sampled_and_lost_s(states[-1])):
         return None
-    (first_sampled_s, first_lost_s), (last_sampled_s, last_lost_s) = known[0], known[-1]
-    if last_sampled_s <= first_sampled_s or last_lost_s < first_lost_s:
-        return None
-    return (last_lost_s - first_lost_s) / (last_sampled_s - first_sampled_s)
+    sampled_s, lost_s = (last - first for first, last in zip(known_s[0], known_s[-1], strict=True))
+    return lost_s / sampled_s if sampled_s > 0 and lost_s >= 0 else None
 
 
 def _sampled_and_lost_s(gpu: GpuLive) -> Iterator[tuple[float, float]]:
@@ -100,9 +98,9 @@ def live_page(
     rows = [_live_cells(gpu, ratios[gpu.info.gpu], sparks[gpu.info.gpu]) for gpu in gpus]
     styles = {nth: "bold red" for nth, gpu in enumerate(gpus) if _suspicion(gpu)}
     parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
-    parts.append(
-        table(_title(now), _LIVE_COLUMNS, rows, caption=_LIVE_CAPTION + scale, styles=styles)
-    )
+    backend = (now.backend or "no back end") + (f", driver {now.driver}" if now.driver else "")
+    title = f"GPUS  {now.node}, {backend}, {now.sampler.condition.value}"
+    parts.append(table(title, _LIVE_COLUMNS, rows, caption=_LIVE_CAPTION + scale, styles=styles))
     processes = [cells for gpu in gpus for cells in _owner_cells(gpu, owners or {})]
     if processes:
         parts += ["", table("PROCESSES", _OWNER_COLUMNS, processes)]
@@ -124,10 +122,7 @@ def _suspicion(gpu: GpuLive) -> float:
 
 
 def _sparks(history: Sequence[NodeSnapshot]) -> tuple[dict[str, str], str]:
-    """Return the clock of each GPU over a minute as marks, and what their heights mean.
-
-    Empty marks where fewer than two slices are known. A slice without a clock is a blank.
-    """
+    """Return each GPU's clock over a minute as marks, blank where unknown, and their meaning."""
     end_ns = history[-1].taken_mono_ns
     slices: dict[str, list[list[float]]] = {
         gpu.info.gpu: [[] for _ in range(_SLICES)] for gpu in history[-1].gpus
@@ -225,11 +220,6 @@ def _per_second_ms(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else fmt.decimal(1000 * ratio, 0 if ratio >= 0.1 else 1)
 
 
-def _title(now: NodeSnapshot) -> str:
-    backend = (now.backend or "no back end") + (f", driver {now.driver}" if now.driver else "")
-    return f"GPUS  {now.node}, {backend}, {now.sampler.condition.value}"
-
-
 _COLUMNS: Final = (
     *("<gpu", "MHz", "?% max", "W", "?limit W", "C", "busy %", "lost %", "??kept Hz", "<held by"),
 )
@@ -248,9 +238,8 @@ def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
     sampler = now.sampler
     found: list[str | None] = []
     if sampler.condition not in _IN_ORDER:
-        found.append(
-            f"sampling is {sampler.condition.value}: {sampler.reason or 'no reason known'}"
-        )
+        why = sampler.reason or "no reason known"
+        found.append(f"sampling is {sampler.condition.value}: {why}")
     if sampler.abandoned_pids:
         pids = ", ".join(map(str, sampler.abandoned_pids))
         found.append(f"left alone as they hang in a driver: processes {pids}")
@@ -283,18 +272,10 @@ def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     up_s = (now.taken_unix_ns - now.started_unix_ns) / NS_PER_S
     yield "agent", f"{now.version} on {now.node}, up {fmt.duration(up_s)}"
     sampler, invalid = now.sampler, sum(gpu.invalid_count for gpu in now.gpus)
-    left_out = (f"{fmt.plural(invalid, 'impossible value')} left out",) if invalid else ()
-    yield (
-        "sampler",
-        ", ".join(
-            (
-                sampler.condition.value,
-                f"{now.backend or 'no back end'}, driver {now.driver or 'version unknown'}",
-                f"{fmt.count(sampler.restart_count)} restarts",
-                *left_out,
-            )
-        ),
-    )
+    backend = f"{now.backend or 'no back end'}, driver {now.driver or 'version unknown'}"
+    left_out = f", {fmt.plural(invalid, 'impossible value')} left out" if invalid else ""
+    restarts = f"{fmt.count(sampler.restart_count)} restarts"
+    yield "sampler", f"{sampler.condition.value}, {backend}, {restarts}{left_out}"
     if now.chosen is not None:
         yield "back end", now.chosen
     if now.pause is not None:
@@ -335,17 +316,12 @@ def _self_test(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
         yield "self-test", f"what sampling costs a step is not measured: {found.reason or UNKNOWN}"
         return
     change, low, high = (fmt.percent(ratio - 1, 2) for ratio in ratios if known(ratio))
-    yield (
-        "self-test",
-        f"sampling makes steps {change} % longer [{low}, {high}], by {found.block_count} blocks",
-    )
+    longer = f"sampling makes steps {change} % longer [{low}, {high}]"
+    yield "self-test", f"{longer}, by {found.block_count} blocks"
 
 
 def _processes(gpu: GpuLive) -> Iterator[tuple[str, str, str]]:
-    """Yield the table rows of the processes on a GPU.
-
-    Processes on a part of a card are shown with the part only.
-    """
+    """Yield the rows of the processes on a GPU; those on a part of a card with the part only."""
     for process in gpu.processes or ():
         if process.partition is None or gpu.info.parent is not None:
             used = process.memory_used_bytes

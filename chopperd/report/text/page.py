@@ -169,12 +169,10 @@ class Beside:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield both tables within the console's width."""
         left, right = self.both
-        if left.width() + _BETWEEN + right.width() > options.max_width:
-            yield Group(left, "", right)
-            return
         grid = Table.grid(padding=(0, _BETWEEN, 0, 0))
         grid.add_row(left, right)
-        yield grid
+        has_room = left.width() + _BETWEEN + right.width() <= options.max_width
+        yield grid if has_room else Group(left, "", right)
 
 
 def simulated_mark() -> Text:
@@ -183,10 +181,7 @@ def simulated_mark() -> Text:
 
 
 def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
-    """Render a page as text; `styled` adds escape codes of the colours that every terminal has.
-
-    A width below `LEAST_WIDTH` is taken as that: a table that is narrower would cut digits off.
-    """
+    """Render a page as text, at least `LEAST_WIDTH` wide; `styled` adds escape codes of colours."""
     buffer = StringIO()
     console = Console(
         file=buffer,

@@ -64,10 +64,7 @@ def _rates(rates: Iterable[float | None]) -> str:
 
 
 def collectives(document: ReportDocument) -> Section | None:
-    """Render the table of collectives, a line for each kind of group, over all devices.
-
-    Shows those with the most time; None without any.
-    """
+    """Render the kinds of groups with the most time in collectives; None without any."""
     every = [each for row in document.totals for each in row.collectives]
     if not every:
         return None
@@ -112,10 +109,7 @@ def _ranks(members: Sequence[CollectiveTraffic]) -> str:
 
 
 def contention(document: ReportDocument) -> Section | None:
-    """Render the table of families and what concurrent communication costs them.
-
-    Shows those with the most time for which that is known; None without any.
-    """
+    """Render what concurrent communication costs the families; None if unknown."""
     found = [
         (family, family.contention)
         for row in document.totals
@@ -297,10 +291,10 @@ def laid_out(document: ReportDocument, *, by: Breakdown | None) -> Iterator[tupl
         sections.notes(document),
         sections.sources(document),
     )
-    for each in tables:
-        if each is not None and each not in pair:
+    for each in filter(None, tables):
+        if each not in pair:
             yield (each,)
-        elif each is not None and each is pair[0]:
+        elif each is pair[0]:
             yield tuple(pair)
 
 

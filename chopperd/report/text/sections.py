@@ -50,10 +50,7 @@ _IDLE_ROWS: Final = tuple(name for name in _WATERFALL_LABELS if name.startswith(
 
 
 def waterfall(document: ReportDocument) -> Section | None:
-    """Render the mean waterfall of complete steps, else of the file, on the critical device.
-
-    Rows of no time are left out, unknown ones too.
-    """
+    """Render the mean waterfall of complete steps, else of the file, without rows of no time."""
     summary = document.summary
     if summary is None or not summary.waterfall_ns:
         return None

@@ -65,10 +65,7 @@ def _share(time_ns: int, all_ns: int) -> str:
 
 
 def summed_loss(members: Sequence[Family | ClassTotal | Part], shares: int = 1) -> str:
-    """Format a sum of ceiling losses, over `shares`, in ms with half its interval.
-
-    A lower bound ("≥") where one of them is unknown.
-    """
+    """Format summed losses, over `shares`, in ms with half the interval; "≥": some unknown."""
     losses_ns = [each.lost_ns for each in members if each.lost_ns is not None]
     if not losses_ns:
         return UNKNOWN
@@ -77,9 +74,8 @@ def summed_loss(members: Sequence[Family | ClassTotal | Part], shares: int = 1) 
         for each in members
         if each.lost_low_ns is not None and each.lost_high_ns is not None
     ]
-    text = ("" if len(losses_ns) == len(members) else "≥ ") + fmt.milliseconds(
-        sum(losses_ns) / shares
-    )
+    mark = "" if len(losses_ns) == len(members) else "≥ "
+    text = mark + fmt.milliseconds(sum(losses_ns) / shares)
     has_intervals = len(halves_ns) == len(losses_ns)
     return f"{text} ±{fmt.milliseconds(sum(halves_ns) / shares)}" if has_intervals else text
 
@@ -111,11 +107,8 @@ def classes(document: ReportDocument) -> Section | None:
         )
         for name, time_ns, members in lines
     ]
-    if stepped:
-        title = "CLASSES  critical device, a step"
-    else:
-        device = "critical device" if len(rows) == 1 else f"{len(rows)} devices"
-        title = f"CLASSES  whole file, {device}"
+    device = "critical device" if len(rows) == 1 else f"{len(rows)} devices"
+    title = f"CLASSES  {'critical device, a step' if stepped else f'whole file, {device}'}"
     caption = "total: sums of durations; %: of the window"
     columns = ("<class", "total ms", "-exposed ms", "%", "-lost ms")
     return table(title, columns, cells, caption=caption)
@@ -134,8 +127,8 @@ def families(document: ReportDocument) -> Section | None:
     if not lines:
         return None
     reasons = {family.beta_reason for family in every}
-    is_shared = len(every) > 1 and len(reasons) == 1
-    is_shared = is_shared and not any(known(family.beta) for family in every)
+    is_measured = any(known(family.beta) for family in every)
+    is_shared = len(every) > 1 and len(reasons) == 1 and not is_measured
     shared = reasons.pop() if is_shared else None
     cells = [
         (
@@ -172,10 +165,7 @@ def _of_peak(members: Sequence[Family | Part]) -> str:
 
 
 def _beta(members: Sequence[Family]) -> str:
-    """Format the sensitivity with its interval; of several devices, the lowest to the highest.
-
-    Where none is measured, the reason.
-    """
+    """Format the sensitivity with its interval, lowest to highest of several, or why none."""
     measured = [family for family in members if known(family.beta)]
     if len(measured) == 1:
         only = measured[0]
@@ -195,10 +185,7 @@ def why_none(document: ReportDocument) -> str:
 
 
 def parts(document: ReportDocument, by: PartsBy) -> Section | None:
-    """Render the parts with the most time, and one line for those of unknown name.
-
-    None without any.
-    """
+    """Render the parts with the most time, those of unknown name as one; None without any."""
     every: Iterable[Part] = (each for row in document.totals for each in getattr(row, FIELDS[by]))
     lines, all_ns = _lines(every, lambda each: each.name, lambda each: each.time_ns)
     if not lines:
@@ -227,13 +214,9 @@ def parts(document: ReportDocument, by: PartsBy) -> Section | None:
 
 
 def host_parts(document: ReportDocument, by: PartsBy) -> Section | None:
-    """Render the parts with the most host time; None without any.
-
-    Host time is known of traces without device work.
-    """
-    every: Iterable[HostPart] = (
-        each for host in document.host for each in getattr(host, FIELDS[by])
-    )
+    """Render the parts with the most host time, in traces without device work; None without."""
+    field = FIELDS[by]
+    every: Iterable[HostPart] = (each for host in document.host for each in getattr(host, field))
     lines, all_ns = _lines(every, lambda each: each.name, lambda each: each.host_ns)
     if not lines:
         return None

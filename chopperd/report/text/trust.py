@@ -82,10 +82,7 @@ class Share:
 
 
 def row_share(row: Row) -> Share | None:
-    """Return a row's lost / window; None if unknown.
-
-    Its interval is that of the gap times the covered share of the window.
-    """
+    """Return a row's lost / window; its interval is the gap's times the covered share."""
     lost_ns, gap_ratio = row.dvfs.lost_ns, row.dvfs.gap_ratio
     if lost_ns is None or not row.window_ns:
         return None
@@ -102,11 +99,9 @@ def row_share(row: Row) -> Share | None:
 
 
 def pooled_share(totals: Sequence[Row]) -> Share | None:
-    """Average the lost shares of all devices' whole files, weighted by window.
+    """Average the lost shares of all devices' whole files with intervals, weighted by window.
 
-    Half-widths are averaged as if the devices' errors went together, which they may: the join's
-    error is common to all. Devices without a share or an interval are left out of both; None if
-    that leaves none.
+    Half-widths are averaged as if errors went together: the join's is common to all.
     """
     shares = [(share, row.window_ns or 0) for row in totals if (share := row_share(row))]
     weighted = [(s.ratio, half, w) for s, w in shares if (half := s.half_width_ratio) is not None]
@@ -129,10 +124,7 @@ def _covered_ratio(row: Row) -> float | None:
 
 
 def clock(document: ReportDocument) -> list[str]:
-    """Return the clauses on what the clock cost, by cause; how to get clocks where unknown.
-
-    None where no GPU worked in the trace.
-    """
+    """Return the clauses on what the clock cost, or how to get clocks; none without a GPU."""
     summary = document.summary
     if not (document.totals or document.devices):
         return []
@@ -166,10 +158,7 @@ def foreign_samples(document: ReportDocument) -> str:
 
 
 def _doubt(document: ReportDocument, summary: Summary, codes: tuple[str, ...]) -> str:
-    """Return why the loss has no interval: the first note with one of `codes`.
-
-    Empty where it has one, or there is no such note.
-    """
+    """Return the first note with one of `codes` where the loss has no interval; else ""."""
     if known(summary.gap_low):
         return ""
     return next((note.text for note in document.notes if note.code in codes), "")
