@@ -108,7 +108,7 @@ def print_comparison(
 
     if form == "text":
         styled = output is None and sys.stdout.isatty()
-        width = _terminal_width() if styled else LEAST_WIDTH
+        width = shutil.get_terminal_size().columns if styled else LEAST_WIDTH
         page = comparison.comparison_page(document)
         text = page_text(page, styled=styled, width=width)
     elif form == "json":
