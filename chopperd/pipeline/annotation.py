@@ -213,6 +213,5 @@ def _write(file: BinaryIO, sink: _Sink | None, pieces: Iterator[bytes]) -> None:
 
 
 def _sink(path: Path) -> _Sink | None:
-    if path.suffix != ".gz":
-        return None
-    return cast("_Sink", isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW_BITS))
+    gzip = isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW_BITS)
+    return cast("_Sink", gzip) if path.suffix == ".gz" else None

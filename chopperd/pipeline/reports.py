@@ -274,19 +274,15 @@ def _report_each(
             failures.append(error)
             notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
             continue
-        if first := _same_bytes(one.report, reports):
-            text = f"{path} has the same bytes as {first}: counted once"
+        same = (r.report.trace for r in reports if r.report.trace.sha256 == one.report.trace.sha256)
+        if first := next(same, None):
+            text = f"{path} has the same bytes as {first.path}: counted once"
             notes.append(Note(code="trace_repeated", text=text))
         else:
             reports.append(one)
     if not reports:
         raise failures[0]
     return reports, notes
-
-
-def _same_bytes(report: TraceReport, others: Sequence[FileReport]) -> str | None:
-    traces = (other.report.trace for other in others)
-    return next((t.path for t in traces if t.sha256 == report.trace.sha256), None)
 
 
 def report_file(

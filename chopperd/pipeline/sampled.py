@@ -53,7 +53,9 @@ def report_samples(
 
     `reference_mhz`: what losses are measured against; None: each GPU's highest clock.
     """
-    every = [_referred(governed(each), reference_mhz) for each in samples.gpus]
+    every = [governed(each) for each in samples.gpus]
+    if reference_mhz is not None:
+        every = [replace(e, gpu=replace(e.gpu, sm_clock_max_mhz=reference_mhz)) for e in every]
     tracks = [_Track.of(each, samples.asked_hz) for each in every]
     peers, why = _compared(tracks, _started_on(samples))
     gpus = tuple(_gpu(each, peers.get(i)) for i, each in enumerate(tracks))
@@ -80,12 +82,6 @@ def report_samples(
         look_at=None if worst is None else worst.gpu,
         notes=(*samples.notes, *why, *_unknown(tracks)),
     )
-
-
-def _referred(samples: GpuSamples, reference_mhz: float | None) -> GpuSamples:
-    if reference_mhz is None:
-        return samples
-    return replace(samples, gpu=replace(samples.gpu, sm_clock_max_mhz=reference_mhz))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,16 +121,17 @@ def _gpu(track: _Track, peers: BusyPeers | None) -> SampledGpu:
     lost_s = sum(totals.lost_s.values()) if totals.lost_s else None
     hot_c = samples.temperature_c[track.is_busy & np.isfinite(samples.temperature_c)]
     energy_j, source = _energy(track)
+    length_s = _length_s(samples.t_unix_ns)
     return SampledGpu(
         gpu=info.gpu,
         uuid=info.uuid,
         name=info.name,
         samples=len(samples),
-        kept_hz=_kept_hz(samples.t_unix_ns),
+        kept_hz=_ratio(len(samples) - 1, length_s) if len(samples) > 1 else None,
         reference_mhz=info.sm_clock_max_mhz,
         sampled_s=totals.sampled_s,
         busy_s=busy_s,
-        busy_ratio=_ratio(busy_s, _length_s(samples.t_unix_ns)),
+        busy_ratio=_ratio(busy_s, length_s),
         clocked_s=clocked_s,
         busy_mhz=_ratio(totals.busy_sm_cycles, (clocked_s or 0.0) * HZ_PER_MHZ),
         lost_s=lost_s,
@@ -151,10 +148,6 @@ def _gpu(track: _Track, peers: BusyPeers | None) -> SampledGpu:
 
 def _length_s(t_ns: Int64s) -> float:
     return float(t_ns[-1] - t_ns[0]) / NS_PER_S if len(t_ns) else 0.0
-
-
-def _kept_hz(t_ns: Int64s) -> float | None:
-    return (len(t_ns) - 1) / _length_s(t_ns) if len(t_ns) > 1 else None
 
 
 def _ratio(value: float | None, of: float | None) -> float | None:

@@ -28,13 +28,12 @@ def processes(reports: Sequence[TraceReport]) -> list[int]:
     A profiler writes a file each cycle: files of one rank whose steps or times lie apart are of
     one process. Files with the same step or time are not, even if they claim the same rank.
     """
-    members: dict[int, list[int]] = {}
+    members: dict[int, list[TraceReport]] = {}
     numbers = []
     for index, report in enumerate(reports):
-        own = (first for first, those in members.items() if _fits(report, those, reports))
-        number = next(own, index)
-        members.setdefault(number, []).append(index)
-        numbers.append(number)
+        own = (first for first, those in members.items() if all(_goes_on(report, o) for o in those))
+        numbers.append(next(own, index))
+        members.setdefault(numbers[-1], []).append(report)
     return numbers
 
 
@@ -256,21 +255,14 @@ def _numbered_steps(report: TraceReport) -> tuple[tuple[int, int], ...]:
     return (*thinned, (ordered[-1][0] + 1, max(end_ns, ordered[-1][1] + 1)))
 
 
-def _fits(report: TraceReport, those: Sequence[int], reports: Sequence[TraceReport]) -> bool:
-    return all(
-        _identity(report) == _identity(reports[each]) and _apart(report, reports[each])
-        for each in those
-    )
-
-
 def _identity(report: TraceReport) -> tuple[str | None, int | None]:
     return report.trace.job, report.trace.rank
 
 
-def _apart(a: TraceReport, b: TraceReport) -> bool:
-    """Whether two traces are known to cover different steps and times."""
+def _goes_on(a: TraceReport, b: TraceReport) -> bool:
+    """Whether two traces of one rank are known to cover different steps and times."""
     steps_a, steps_b = _steps(a), _steps(b)
-    if steps_a & steps_b or _overlap(a, b):
+    if _identity(a) != _identity(b) or steps_a & steps_b or _overlap(a, b):
         return False
     return bool(steps_a and steps_b) or (span_ns(a) is not None and span_ns(b) is not None)
 

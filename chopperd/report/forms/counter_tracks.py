@@ -238,7 +238,7 @@ def counter_events(
     labels = [msgspec.json.encode(label).decode() for label in track.series]
     for t_ns, row in zip((track.t_ns - base_ns).tolist(), track.values.tolist(), strict=True):
         pairs = zip(labels, row, strict=True)
-        args = ", ".join(f"{label}: {_number(value)}" for label, value in pairs)
+        args = ", ".join(f"{label}: {repr(value).removesuffix('.0')}" for label, value in pairs)
         yield head + f', "ts": {us_text(t_ns)}, "args": {{{args}}}}}'.encode()
 
 
@@ -246,7 +246,3 @@ def us_text(ns: int) -> str:
     """Format ns as microseconds with all their digits: 1234567 ns are "1234.567"."""
     us, rest = divmod(abs(ns), NS_PER_US)
     return f"{'-' if ns < 0 else ''}{us}.{rest:03d}"
-
-
-def _number(value: float) -> str:
-    return repr(value).removesuffix(".0")

@@ -180,10 +180,11 @@ class Report:
 
     def __repr__(self) -> str:
         """Return the first lines of the report, and where the time went."""
-        parts: list[RenderableType] = [FirstScreen(headline(self.document))]
+        mark = [simulated_mark()] if self.document.generated.simulated else []
+        parts: list[RenderableType] = [*mark, FirstScreen(headline(self.document))]
         if (table := waterfall(self.document)) is not None:
             parts += ["", table]
-        return page_text(Group(*self._marked(parts))).rstrip("\n")
+        return page_text(Group(*parts)).rstrip("\n")
 
     def _repr_html_(self) -> str:
         """Return the same for notebooks: a list of the lines, and a table."""
@@ -192,9 +193,6 @@ class Report:
             lines.insert(0, ("SIMULATED DATA", "from a simulation, not from hardware"))
         head = "".join(f"<dt><b>{escape(k)}</b></dt><dd>{escape(v)}</dd>" for k, v in lines)
         return f"<div><dl>{head}</dl>{_html_table(waterfall(self.document))}</div>"
-
-    def _marked(self, parts: "list[RenderableType]") -> "list[RenderableType]":
-        return [simulated_mark(), *parts] if self.document.generated.simulated else parts
 
     def _rows(self, word: str) -> "pandas.DataFrame":
         rows = self._tables.rows
