@@ -20,17 +20,10 @@ from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
+from chopperd.report.build import processes
 from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal
 from chopperd.report.build.document import StepSelection, build_document
 from chopperd.report.build.privacy import Names, trace_with_names
-from chopperd.report.build.processes import (
-    given_twice,
-    guessed_gpus,
-    guessed_twice,
-    of_runs,
-    unconfirmed,
-    unrelated,
-)
 from chopperd.report.build.rows import rfc3339
 from chopperd.report.build.trace_report import HISTORY_NS, MARGIN_NS, TraceReport, report_trace
 from chopperd.traces.kernels.classes import ClassRule
@@ -148,13 +141,8 @@ def report_files(
     One trace is in memory at a time. Of several, one that can't be read is left out, and a
     duplicate is counted once, both with a note.
 
-    Args:
-        paths: At least one Kineto trace.
-        samples: Clock samples of the node, or a source of those of a time; None if there are none.
-        options: Of the report.
-        progress: Called with bytes read so far and in all.
-        clock: Dates the document.
-        rank_of: Ranks of files, instead of those in the files.
+    Of at least one Kineto trace; `samples`: of the node, or a source of those of a time; `clock`
+    dates the document; `rank_of`: ranks of files, instead of those in the files.
 
     Raises:
         TraceFormatError: None of the files can be read.
@@ -167,12 +155,11 @@ def report_files(
     _check_device_map([file.report for file in reports])
     ranks = {file.report.trace.rank for file in reports}
     if lost := [rank for rank in options.memory if isinstance(rank, int) and rank not in ranks]:
-        raise ConfigError(
-            [f"--memory: {options.memory[rank]}: no trace of rank {rank}" for rank in lost]
-        )
+        files = [f"{options.memory[rank]}: no trace of rank {rank}" for rank in lost]
+        raise ConfigError([f"--memory: {each}" for each in files])
     for note in notes:
         logger.warning(note.text)
-    if not options.merge and (why := unrelated([file.report for file in reports])):
+    if not options.merge and (why := processes.unrelated([file.report for file in reports])):
         raise UnrelatedTracesError(f"{why}. {CHOOSE}")
     return composed(
         [shown(file, options.names) for file in reports],
@@ -202,7 +189,7 @@ def report_traces(paths: Sequence[Path], samples: Path | None) -> ReportDocument
 
 def _check_device_map(reports: Sequence[TraceReport]) -> None:
     """Refuse a device map that gives one GPU to several traces at the same time."""
-    found = given_twice(reports)
+    found = processes.given_twice(reports)
     if found is None:
         return
     gpu, indices = found
@@ -240,12 +227,12 @@ def composed(
     `in_agent` decides which commands findings name.
     """
     reports = [file.report for file in files]
-    for index in unconfirmed(reports, [file.fits for file in files]):
+    for index in processes.unconfirmed(reports, [file.fits for file in files]):
         reports[index] = files[index].certain or reports[index]
-    for index in guessed_twice(reports):
+    for index in processes.guessed_twice(reports):
         reports[index] = files[index].certain or reports[index]
     return build_document(
-        of_runs(reports, run),
+        processes.of_runs(reports, run),
         version=__version__,
         time=rfc3339(clock.unix_ns()),
         selection=selection or StepSelection(),
@@ -305,7 +292,7 @@ def report_file(
     best = {device: (each.best, each.why_not) for device, each in fits.items()}
     join = replace(options.join, by_signal=best)
     report = report_trace(trace, timeline, of_its_time, join, drops_between)
-    guesses = one_of_several and bool(guessed_gpus(report))
+    guesses = one_of_several and bool(processes.guessed_gpus(report))
     if not guesses and not any(gpu for gpu, _ in best.values()):
         return FileReport(report=report, fits=fits)
     untold = {device: (None, each.why_not) for device, each in fits.items()}
