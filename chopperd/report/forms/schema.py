@@ -115,7 +115,7 @@ def formatted(
             return columns.render_drops_csv(document)
         return columns.render_list_csv(document, FIELDS[by]) if by else columns.render_csv(document)
     if form == "markdown":
-        from chopperd.report.text.markdown import render_markdown  # noqa: PLC0415
+        from chopperd.report.text.report import render_markdown  # noqa: PLC0415
 
         return render_markdown(document, by=by)
     from chopperd.report.text.page import WIDTH, page_text  # noqa: PLC0415

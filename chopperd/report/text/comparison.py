@@ -12,9 +12,8 @@ from rich.console import Group, RenderableType
 from chopperd.model.comparison import ROW, STEP, Comparison, ComparisonDocument, Difference, Side
 from chopperd.model.safe_text import visible_json
 from chopperd.report.text.headline import HeadlineRow
-from chopperd.report.text.markdown import block, escaped
 from chopperd.report.text.page import SIMULATED, Section, plain, simulated_mark, table
-from chopperd.report.text.report import FirstScreen
+from chopperd.report.text.report import FirstScreen, block, escaped
 from chopperd.report.text.wording import (
     UNKNOWN,
     decimal,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from chopperd.model.report import Note
-from chopperd.report.text.markdown import escaped, render_markdown
+from chopperd.report.text.report import escaped, render_markdown
 from tests.unit.report.documents import eight_gpus, family, host_only, row, single_gpu
 
 
