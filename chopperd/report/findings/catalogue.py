@@ -6,6 +6,7 @@ worse than none.
 Source: DESIGN.md section 6, "Findings".
 """
 
+from collections.abc import Iterator
 from shlex import quote
 from typing import Final
 
@@ -128,32 +129,26 @@ def _straggler(run: Run, line: RankLine) -> Finding:
 # The measurement itself.
 
 
-def _quality(run: Run) -> list[Finding]:
-    found = []
+def _quality(run: Run) -> Iterator[Finding]:
     coverage, kept_hz = run.summary.coverage_ratio, run.document.sampling.kept_hz
     ratio = run.document.profiler.profiled_step_ratio
     if coverage is not None and coverage < COVERAGE_RATIO:
         kept = "" if kept_hz is None else f", {kept_hz:.3g} Hz kept"
-        found.append(
-            _of_measurement(
-                "quality.low_coverage",
-                "much of compute has no clock sample near it",
-                f"{percent(coverage, 0)} % of compute covered{kept}",
-                "sample at 100 Hz, from before the trace begins until it has ended",
-                "chopperd doctor",
-            )
+        yield _of_measurement(
+            "quality.low_coverage",
+            "much of compute has no clock sample near it",
+            f"{percent(coverage, 0)} % of compute covered{kept}",
+            "sample at 100 Hz, from before the trace begins until it has ended",
+            "chopperd doctor",
         )
     if ratio is not None and ratio > PROFILED_RATIO:
-        found.append(
-            _of_measurement(
-                "quality.profiler_overhead",
-                "profiled steps are longer than the job's own",
-                f"{percent(ratio - 1)} % longer than the steps around them",
-                "profile without with_stack, record_shapes and profile_memory",
-                "chopperd explain profiler",
-            )
+        yield _of_measurement(
+            "quality.profiler_overhead",
+            "profiled steps are longer than the job's own",
+            f"{percent(ratio - 1)} % longer than the steps around them",
+            "profile without with_stack, record_shapes and profile_memory",
+            "chopperd explain profiler",
         )
-    return found
 
 
 def _of_measurement(code: str, title: str, evidence: str, action: str, command: str) -> Finding:

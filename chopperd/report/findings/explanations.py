@@ -1,6 +1,6 @@
 """Explain the findings of the catalogue: what each means, when it fires, what to do, how to verify.
 
-The rules themselves, and their thresholds, are in `report.build`.
+The rules themselves, and their thresholds, are in the other modules of this room.
 """
 
 from collections.abc import Mapping
@@ -8,29 +8,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Final
 
-from chopperd.report.findings.catalogue import COVERAGE_RATIO, LATE_RATIO, PROFILED_RATIO
-from chopperd.report.findings.clocks import (
-    ACCUSED_RATIO,
-    EXPLAINS_RATIO,
-    HOTTER_C,
-    LEAST_RATIO,
-    LOWERED_RATIO,
-    NODE_GPUS,
-    NODE_RATIO,
-)
-from chopperd.report.findings.hosts import (
-    HOLDER_RATIO,
-    HOLDER_STEP_RATIO,
-    HOLDER_STRETCH_NS,
-    LAUNCH_GAP_NS,
-    LAUNCH_RATIO,
-)
-from chopperd.report.findings.traffic import (
-    BUS_GROUPS,
-    BUS_MESSAGE_BYTES,
-    COMM_RATIO,
-    SLOW_BUS_RATIO,
-)
+from chopperd.report.findings import catalogue, clocks, hosts, traffic
 from chopperd.report.text.wording import brief_ms, percent, size
 
 _WIDTH: Final = 80
@@ -71,11 +49,14 @@ def _share(ratio: float) -> str:
 _STANDS_OUT: Final = (
     "where a GPU stands out: its compute clock is below the median of at least four GPUs of its "
     "model in the job, by more than sampling and natural spread explain, "
-    f"{percent(ACCUSED_RATIO, 0)} % at least, and"
+    f"{percent(clocks.ACCUSED_RATIO, 0)} % at least, and"
 )
-_OF_PEERS: Final = f"causes at least {percent(EXPLAINS_RATIO, 0)} % of what it loses against them"
+_OF_PEERS: Final = (
+    f"causes at least {percent(clocks.EXPLAINS_RATIO, 0)} % of what it loses against them"
+)
 _NEARLY_ALL: Final = (
-    f"on at least {percent(NODE_RATIO, 0)} % of the GPUs, costing each {_share(LEAST_RATIO)}"
+    f"on at least {percent(clocks.NODE_RATIO, 0)} % of the GPUs, costing each "
+    f"{_share(clocks.LEAST_RATIO)}"
 )
 _REPORT: Final = "chopperd report TRACE..., before and after"
 _PERFORMANCE: Final = "nvidia-smi -q -d PERFORMANCE, or amd-smi metric --clock --power"
@@ -94,8 +75,8 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="a power limit is below its default and holds the clock",
         meaning="Somebody or something lowered the enforced power limit, and the driver says that "
         "this limit holds the clock.",
-        fires=f"where the limit is below {percent(LOWERED_RATIO, 0)} % of the default, and the cap "
-        f"is {_NEARLY_ALL}; or {_STANDS_OUT} a lower limit than its peers' {_OF_PEERS}",
+        fires=f"where the limit is below {percent(clocks.LOWERED_RATIO, 0)} % of the default, and "
+        f"the cap is {_NEARLY_ALL}; or {_STANDS_OUT} a lower limit than its peers' {_OF_PEERS}",
         do="Set it back if nobody wants it lower. The bound is what the cap costs in all: at the "
         "default, a cap may still hold the clock.",
         check="nvidia-smi -q -d POWER, or amd-smi metric --power",
@@ -103,8 +84,8 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
     "cooling.hot_gpu": Explanation(
         title="heat slows down one GPU more than its peers",
         meaning="The driver reports a thermal limit that its peers do not have, or less of.",
-        fires=f"{_STANDS_OUT} heat {_OF_PEERS}; less is enough if it is {HOTTER_C:.0f} C hotter "
-        "than the median of the others",
+        fires=f"{_STANDS_OUT} heat {_OF_PEERS}; less is enough if it is {clocks.HOTTER_C:.0f} C "
+        "hotter than the median of the others",
         do="Have its cooling checked: airflow, heat sink, fans or coolant, its neighbours.",
         check="nvidia-smi -q -d PERFORMANCE,TEMPERATURE, or amd-smi metric --clock --temperature",
     ),
@@ -112,7 +93,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="heat slows down nearly all GPUs",
         meaning="Thermal limits hold the clocks of the whole node: its inlet air or coolant is too "
         "warm, or too little.",
-        fires=f"where thermal limits are {_NEARLY_ALL}, at least {NODE_GPUS} GPUs",
+        fires=f"where thermal limits are {_NEARLY_ALL}, at least {clocks.NODE_GPUS} GPUs",
         do="Have inlet temperature, fans and coolant of the node checked.",
         check="nvidia-smi -q -d PERFORMANCE,TEMPERATURE, or amd-smi metric --clock --temperature",
     ),
@@ -130,7 +111,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         meaning="A power brake or another hardware slowdown was asserted: a power supply, a cable "
         "or the power of the rack is at its limit.",
         fires=f"{_STANDS_OUT} these {_OF_PEERS}; or where they are {_NEARLY_ALL}, at least "
-        f"{NODE_GPUS} GPUs",
+        f"{clocks.NODE_GPUS} GPUs",
         do="Have power supplies, cables and the rack's power checked.",
         check=_PERFORMANCE,
     ),
@@ -146,8 +127,8 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="the job waits for one rank",
         meaning="Between collectives it works longer by itself than the median rank, so that the "
         "others wait for it.",
-        fires=f"where a rank is late by more than {_share(LATE_RATIO)} in more than half of the "
-        "steps; in fewer, it pauses, and counts by the mean of its pauses",
+        fires=f"where a rank is late by more than {_share(catalogue.LATE_RATIO)} in more than half "
+        "of the steps; in fewer, it pauses, and counts by the mean of its pauses",
         do="Look for what exceeds the median rank's: its clock, data, host, or its share of work.",
         check="chopperd report with the traces of all ranks",
     ),
@@ -155,7 +136,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="the GPU waits for data",
         meaning="The thread that launches next waits for its batch, or runs its loader, while the "
         "GPU has nothing to do.",
-        fires=f"at {_share(LEAST_RATIO)}",
+        fires=f"at {_share(clocks.LEAST_RATIO)}",
         do="Give the loader more workers (num_workers, prefetch_factor, pin_memory), or do the "
         "slow part of a sample's preparation once, before training.",
         check=_REPORT,
@@ -164,8 +145,8 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="the GPU waits for the host to launch kernels",
         meaning="Kernels are shorter than what the host needs to launch the next one: the time is "
         "Python, the framework and the launch call itself.",
-        fires=f"at {_share(LAUNCH_RATIO)}, where that is at most "
-        f"{brief_ms(LAUNCH_GAP_NS)} ms for each compute kernel",
+        fires=f"at {_share(hosts.LAUNCH_RATIO)}, where that is at most "
+        f"{brief_ms(hosts.LAUNCH_GAP_NS)} ms for each compute kernel",
         do="Launch less: torch.compile or CUDA graphs, fused kernels and optimizers, larger "
         "batches. The profiler lengthens launches, so that the bound is above what can be saved.",
         check=_REPORT,
@@ -174,7 +155,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="the host waits for the GPU, which then waits for the host",
         meaning="A synchronise call (.item(), .cpu(), a blocking copy) returns when the GPU has "
         "nothing left to do, and only then the host launches more.",
-        fires=f"at {_share(LEAST_RATIO)}",
+        fires=f"at {_share(clocks.LEAST_RATIO)}",
         do="Read results less often, and copy with non_blocking=True to pinned memory.",
         check=_REPORT,
     ),
@@ -182,10 +163,11 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="one thing on the host keeps the GPU idle",
         meaning="An operator, an annotation or a Python frame that launches nothing, or little, "
         "runs while the GPU has nothing to do: a CPU optimizer, gc, logging, a checkpoint.",
-        fires=f"where one thing that launches nothing has {percent(HOLDER_RATIO, 0)} % of the time "
-        f"in which the host prepares launches, and {_share(LEAST_RATIO)}; where anything has "
-        f"{_share(HOLDER_STEP_RATIO)} in stretches of {brief_ms(HOLDER_STRETCH_NS)} ms; "
-        f"or where that time is more than {brief_ms(LAUNCH_GAP_NS)} ms for each kernel",
+        fires=f"where one thing that launches nothing has {percent(hosts.HOLDER_RATIO, 0)} % of "
+        f"the time in which the host prepares launches, and {_share(clocks.LEAST_RATIO)}; where "
+        f"anything has {_share(hosts.HOLDER_STEP_RATIO)} in stretches of "
+        f"{brief_ms(hosts.HOLDER_STRETCH_NS)} ms; or where that time is more than "
+        f"{brief_ms(hosts.LAUNCH_GAP_NS)} ms for each kernel",
         do="Make it faster, do it less often, or move it to another thread or to the GPU. Where "
         "most of it is inside launch calls: capture after a warm-up, as the first use of a kernel "
         "loads it.",
@@ -196,7 +178,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         meaning="The GPU runs collectives and computes nothing meanwhile. The bound leaves out "
         "what no faster network gives back: time for which the host launches late, and, where all "
         "ranks are known, waits for other ranks.",
-        fires=f"at {_share(COMM_RATIO)}",
+        fires=f"at {_share(traffic.COMM_RATIO)}",
         do="Compare the ranks first (give the traces of all to one report), then overlap: bucket "
         "sizes, prefetching of FSDP, fewer and larger collectives.",
         check="chopperd report TRACE... --by family, before and after",
@@ -205,15 +187,16 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="the links of one group are slower than those of groups alike",
         meaning="Of groups with one size and like messages, one moves far less a second on the "
         "links of a rank; of each group the rank counts that waits least.",
-        fires=f"below {percent(SLOW_BUS_RATIO, 0)} % of the median of the others, of at least "
-        f"{BUS_GROUPS} groups with messages of {size(BUS_MESSAGE_BYTES)} or more",
+        fires=f"below {percent(traffic.SLOW_BUS_RATIO, 0)} % of the median of the others, of at "
+        f"least {traffic.BUS_GROUPS} groups with messages of {size(traffic.BUS_MESSAGE_BYTES)} or "
+        "more",
         do="Look at the links of its ranks: NVLink state, topology, network cards.",
         check="nvidia-smi nvlink --status, nvidia-smi topo -m",
     ),
     "copy.exposed": Explanation(
         title="compute waits for copies",
         meaning="The GPU copies or fills memory and does nothing else meanwhile.",
-        fires=f"at {_share(LEAST_RATIO)}",
+        fires=f"at {_share(clocks.LEAST_RATIO)}",
         do="Copy from pinned memory with non_blocking=True on a stream of its own; prefetch what "
         "is offloaded; reuse buffers.",
         check="chopperd report TRACE... --by operation, before and after",
@@ -221,7 +204,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
     "quality.low_coverage": Explanation(
         title="much of compute has no clock sample near it",
         meaning="Losses are of the sampled part only, and too low for the rest.",
-        fires=f"below {percent(COVERAGE_RATIO, 0)} % of compute",
+        fires=f"below {percent(catalogue.COVERAGE_RATIO, 0)} % of compute",
         do="Sample from before the trace begins until it has ended (chopperd record -- CMD), at "
         "100 Hz for short steps.",
         check="chopperd doctor",
@@ -229,8 +212,8 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
     "quality.profiler_overhead": Explanation(
         title="profiled steps are longer than the job's own",
         meaning="The profiler itself takes time on the host: idle rows are too large.",
-        fires=f"where profiled steps take {percent(PROFILED_RATIO - 1, 0)} % longer than marked "
-        "steps around them",
+        fires=f"where profiled steps take {percent(catalogue.PROFILED_RATIO - 1, 0)} % longer than "
+        "marked steps around them",
         do="Profile without with_stack, record_shapes and profile_memory.",
         check="chopperd explain profiler",
     ),

@@ -5,7 +5,7 @@ are tables of their own, each line with the key of its row.
 """
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
@@ -97,12 +97,11 @@ def rows_table(rows: Sequence[tuple[str, Row]], *, simulated: bool | None) -> Ta
 def list_table(document: ReportDocument, field: str) -> Table:
     """Make a table of the items of a list in all rows, one per line, with the key of the row."""
     items = [(word, row, each) for word, row in _rows(document) for each in getattr(row, field)]
-    keys = [column for column in columns_of(Row) if column.name in KEYS]
     words: list[Value] = [word for word, _, _ in items]
     return _joined(
         Table(kinds={"row": str}, columns={"row": words}),
-        _table([row for _, row, _ in items], keys),
-        _table([each for _, _, each in items], columns_of(lists_of(Row)[field]), own_name),
+        record_table([row for _, row, _ in items], Row, KEYS),
+        record_table([each for _, _, each in items], lists_of(Row)[field], name=own_name),
     )
 
 
@@ -126,22 +125,21 @@ def drop_work_table(document: ReportDocument) -> Table:
         for by, those in (("class", drop.classes), ("family", drop.families))
         for each in those
     ]
-    keys = [column for column in columns_of(TracedDrop) if column.name in _DROP_KEYS]
     return _joined(
-        _table([drop for drop, _, _ in shares], keys),
+        record_table([drop for drop, _, _ in shares], TracedDrop, _DROP_KEYS),
         Table(kinds={"by": str}, columns={"by": [by for _, by, _ in shares]}),
         record_table([each for _, _, each in shares], DropShare),
     )
 
 
-def record_table(records: Sequence[object], record: type) -> Table:
-    """Make a table of records of one class, one per line."""
-    return _table(records, columns_of(record))
-
-
-def _table(
-    records: Sequence[object], columns: Iterable[Column], name: Callable[[str], str] = str
+def record_table(
+    records: Sequence[object],
+    record: type,
+    keys: Collection[str] | None = None,
+    name: Callable[[str], str] = str,
 ) -> Table:
+    """Make a table of records of one class, one per line: of `keys` only, renamed by `name`."""
+    columns = [each for each in columns_of(record) if keys is None or each.name in keys]
     named = {name(column.name): column for column in columns}
     return Table(
         kinds={each: column.kind for each, column in named.items()},
