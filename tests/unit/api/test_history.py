@@ -147,3 +147,9 @@ def test_other_gpus_of_a_set_are_left_out() -> None:
 
     found = history(Both(), "1", START_UNIX_NS, START_UNIX_NS + 10**9, 100)
     assert found.values["sm_clock_mhz"].max[0] == 1980
+
+
+def test_a_short_time_without_samples_is_an_empty_history() -> None:
+    begin = START_UNIX_NS + 10 * HOUR_NS
+    found = history(Held(track()), "other", begin, begin + 10**9, 100)
+    assert (found.samples, found.bin_ns, found.t_unix_ns) == (0, None, [])
