@@ -151,5 +151,5 @@ def test_other_gpus_of_a_set_are_left_out() -> None:
 
 def test_a_short_time_without_samples_is_an_empty_history() -> None:
     begin = START_UNIX_NS + 10 * HOUR_NS
-    found = history(Held(track()), "other", begin, begin + 10**9, 100)
+    found = history(Held(track()), "0", begin, begin + 10**9, 100)
     assert (found.samples, found.bin_ns, found.t_unix_ns) == (0, None, [])
