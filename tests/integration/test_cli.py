@@ -141,6 +141,7 @@ def test_a_device_map_reaches_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
         "last": 3,
         "merge": False,
         "hashes": False,
+        "memory": {},
     }
 
 

@@ -11,8 +11,10 @@ from chopperd.report.text.wording import (
     brief_ms,
     decimal,
     duration,
+    largest_shares,
     milliseconds,
     moment,
+    ms_interval,
     percent,
     plural,
     shorten,
@@ -55,6 +57,20 @@ def test_a_small_share_is_below_a_tenth_and_not_zero() -> None:
     assert percent(0.0) == "0"
     assert percent(0.093) == "9.3"
     assert percent(0.004, 0) == "<1"
+
+
+def test_an_interval_with_an_unknown_end_is_none() -> None:
+    assert ms_interval(49_000_000, 4_250_000) == "[49, 4.2]"
+    assert ms_interval(None, 4_250_000) == ms_interval(0, nan) == ""
+
+
+def test_the_largest_shares_are_of_the_whole_sum() -> None:
+    """90, 7 and 3 of 100; what has no share is not named, nor is anything of nothing."""
+    lost = {"thermal": 7.0, "power_cap": 90.0, "unexplained": 3.0, "user_limit": 0.0}
+    assert largest_shares(lost, 2) == "power cap 90 %, thermal 7 %"
+    assert largest_shares(lost, 9, 0.05) == "power cap 90 %, thermal 7 %"
+    assert largest_shares(lost, 9) == "power cap 90 %, thermal 7 %, unexplained 3 %"
+    assert largest_shares({"thermal": 0.0}, 2) == largest_shares({}, 2) == ""
 
 
 def test_long_names_lose_their_middle() -> None:
