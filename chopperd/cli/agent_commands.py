@@ -31,11 +31,7 @@ _NAME_WIDTH: Final = 9
 _TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
 
 
-@click.command(
-    epilog=options.examples(
-        "chopperd run --config chopperd.toml", "chopperd run --backend simulated"
-    )
-)
+@options.documented("chopperd run --config chopperd.toml", "chopperd run --backend simulated")
 @options.backend
 @options.config_path
 def run(backend: str | None, config: Path | None) -> None:
@@ -43,7 +39,7 @@ def run(backend: str | None, config: Path | None) -> None:
     leave(run_agent(AgentOptions(config=config, backend=backend)))
 
 
-@click.command(epilog=options.examples("chopperd status", "chopperd status --format json"))
+@options.documented("chopperd status", "chopperd status --format json")
 @options.list_form
 @options.config_path
 def status(form: options.ListFormat, config: Path | None) -> None:
@@ -62,11 +58,7 @@ def status(form: options.ListFormat, config: Path | None) -> None:
     raise click.exceptions.Exit(1 if problems else 0)
 
 
-@click.command(
-    epilog=options.examples(
-        "chopperd steps --last 20", "chopperd steps --job llama --rank 0 --format csv"
-    )
-)
+@options.documented("chopperd steps --last 20", "chopperd steps --job llama --rank 0 --format csv")
 @options.job
 @options.run
 @options.rank
@@ -105,7 +97,7 @@ def steps(
     raise click.exceptions.Exit(0 if rows else 1)
 
 
-@click.command(epilog=options.examples("chopperd traces", "chopperd traces --last 5 --format json"))
+@options.documented("chopperd traces", "chopperd traces --last 5 --format json")
 @options.last_traces
 @options.list_form
 @options.config_path
@@ -114,7 +106,7 @@ def traces(last: int, form: options.ListFormat, config: Path | None) -> None:
     _print_list("traces", lambda client: client.traces(last), form, config)
 
 
-@click.command(epilog=options.examples("chopperd jobs", "chopperd jobs --format json"))
+@options.documented("chopperd jobs", "chopperd jobs --format json")
 @options.list_form
 @options.config_path
 def jobs(form: options.ListFormat, config: Path | None) -> None:
@@ -122,7 +114,7 @@ def jobs(form: options.ListFormat, config: Path | None) -> None:
     _print_list("jobs", lambda client: client.jobs(), form, config)
 
 
-@click.command(epilog=options.examples("chopperd drops", "chopperd drops --gpu 3 --last 10"))
+@options.documented("chopperd drops", "chopperd drops --gpu 3 --last 10")
 @options.gpu
 @options.last_drops
 @options.list_form
@@ -132,7 +124,7 @@ def drops(gpu: str | None, last: int, form: options.ListFormat, config: Path | N
     _print_list("drops", lambda client: client.drops(gpu=gpu, limit=last), form, config)
 
 
-@click.command(epilog=options.examples("chopperd metrics", "chopperd metrics > chopperd.prom"))
+@options.documented("chopperd metrics", "chopperd metrics > chopperd.prom")
 @options.config_path
 def metrics(config: Path | None) -> None:
     """Print the metrics that the agent exports to Prometheus."""
@@ -173,7 +165,7 @@ def _write_json(body: bytes) -> None:
     write(msgspec.json.format(body, indent=2).decode() + "\n")
 
 
-@click.command(epilog=options.examples("chopperd top", "chopperd top --once"))
+@options.documented("chopperd top", "chopperd top --once")
 @options.once
 @options.backend
 @options.config_path
@@ -249,9 +241,7 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
         return  # the usual way to leave
 
 
-@click.command(
-    epilog=options.examples("chopperd demo", "chopperd demo --preset fsdp2-mi300x --seconds 2")
-)
+@options.documented("chopperd demo", "chopperd demo --preset fsdp2-mi300x --seconds 2")
 @options.seconds
 @options.preset
 @options.seed

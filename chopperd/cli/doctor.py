@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ROOT: Final = Path("/")
 
 
-@click.command(epilog=options.examples("chopperd doctor", "chopperd doctor --format json"))
+@options.documented("chopperd doctor", "chopperd doctor --format json")
 @options.backend
 @options.list_form
 @options.config_path
@@ -100,7 +100,7 @@ def _amd(driver: "DriverProbe") -> "Amd":
     return amd if hangs or not is_there else amd_asked(amd, _ROOT / "sys")
 
 
-@click.command(epilog=options.examples("chopperd devices", "chopperd devices --format json"))
+@options.documented("chopperd devices", "chopperd devices --format json")
 @options.backend
 @options.list_form
 @options.config_path

@@ -1,6 +1,6 @@
 """Options of all commands as decorators, and parsing of their values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -40,6 +40,11 @@ _FORM_BY_SUFFIX: Final[Mapping[str, Format]] = {
 def examples(first: str, second: str) -> str:
     """Return the end of a command's help: two command lines to copy, at most 76 characters each."""
     return f"\b\nExamples:\n  {first}\n  {second}"
+
+
+def documented(first: str, second: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function, with `examples` at the end of its help."""
+    return click.command(epilog=examples(first, second))
 
 
 _FORMATS, _COMPARE_FORMATS, _LIST_FORMATS, _BREAKDOWNS, _LOG_LEVELS = (
@@ -88,11 +93,9 @@ run = click.option("--run", help="Only this run.")
 rank = click.option("--rank", type=click.IntRange(min=0), help="Only this rank.")
 gpu = click.option("--gpu", help="Only the GPU with this label.")
 last_steps = click.option("--last", type=click.IntRange(min=1), default=10, help="How many steps.")
-last_traces = click.option(
-    "--last", type=click.IntRange(1, 1000), default=50, help="How many traces."
-)
-last_drops = click.option(
-    "--last", type=click.IntRange(1, 1000), default=50, help="How many drops."
+last_traces, last_drops = (
+    click.option("--last", type=click.IntRange(1, 1000), default=50, help=f"How many {what}.")
+    for what in ("traces", "drops")
 )
 stay = click.option(
     "--stay/--no-stay", default=None, help="Continue until Ctrl-C; default: at a terminal."

@@ -137,11 +137,9 @@ def _print_sampled(
     print_samples_report(report, form, output=output)
 
 
-@click.command(
-    epilog=options.examples(
-        "chopperd report trace.json.gz --samples samples.csv",
-        "chopperd report traces/*.json.gz --format json -o report.json",
-    )
+@options.documented(
+    "chopperd report trace.json.gz --samples samples.csv",
+    "chopperd report traces/*.json.gz --format json -o report.json",
 )
 @options.traces
 @options.samples
@@ -269,11 +267,9 @@ def _document(
         return report_files(traces, samples=samples, options=how, progress=progress, rank_of=ranks)
 
 
-@click.command(
-    epilog=options.examples(
-        "chopperd annotate trace.json.gz -o clocks.json.gz",
-        "chopperd annotate trace.json -o clocks.json --samples samples.csv",
-    )
+@options.documented(
+    "chopperd annotate trace.json.gz -o clocks.json.gz",
+    "chopperd annotate trace.json -o clocks.json --samples samples.csv",
 )
 @options.trace
 @options.copy_to
@@ -315,9 +311,7 @@ def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
     return [name for name in NAMES if name.startswith(begun)]
 
 
-@click.command(
-    epilog=options.examples("chopperd explain launch.bound", "chopperd explain profiler")
-)
+@options.documented("chopperd explain launch.bound", "chopperd explain profiler")
 @click.argument("code", required=False, shell_complete=_codes)
 def explain(code: str | None) -> None:
     """Explain a finding by its CODE, or how to profile steps (`profiler`); list all without one."""

@@ -28,9 +28,7 @@ _BUSY_RATIO: Final = 0.05
 _AUTO: Final = "auto"
 
 
-@click.command(
-    epilog=options.examples("chopperd selftest --gpu 0", "chopperd selftest -o samples.csv")
-)
+@options.documented("chopperd selftest --gpu 0", "chopperd selftest -o samples.csv")
 @click.option("--gpu", help="Label of the GPU; default: the only one.")
 @click.option(
     "--seconds", type=click.FloatRange(0.5, 120), default=10.0, help="Timed length of each phase."
