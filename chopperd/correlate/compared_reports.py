@@ -96,7 +96,7 @@ def _run(document: ReportDocument) -> _Run:
         (each.rank, each.device, each.gpu): each for each in document.totals
     }
     memory: dict[tuple[int | None, int | None], RankMemory] = {
-        (each.rank, each.device): each for each in _memories(document)
+        (each.rank, each.device): each for each in document.memory
     }
     by_uuid: dict[str, _Gpu] = {}
     by_rank: dict[str, _Gpu] = {}
@@ -113,12 +113,6 @@ def _run(document: ReportDocument) -> _Run:
         if device is not None and device.uuid is not None:
             by_uuid[device.uuid] = gpu
     return _Run(document=document, by_uuid=by_uuid, by_rank=by_rank, partial=len(left_out))
-
-
-def _memories(document: ReportDocument) -> Sequence[RankMemory]:
-    """Return the memory of each rank; none in documents without it."""
-    found: Sequence[RankMemory] = getattr(document, "memory", ())
-    return found
 
 
 def _figures(gpus: Sequence[_Gpu]) -> tuple[Figures, int]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
 
 from chopperd.model.answers import Finding, Held, RanksSummary, TracedDrop
+from chopperd.model.memory import RankMemory
 from chopperd.model.report_rows import Row
 from chopperd.model.trace import MOST_DETAILS
 
@@ -316,6 +317,7 @@ class ReportDocument:
     notes: tuple[Note, ...]
     host: tuple[HostTime, ...] = ()
     ranks: RanksSummary | None = None
+    memory: tuple[RankMemory, ...] = ()
 
 
 # The long lists of a row of totals: its work by family, operation, layer, phase or annotation; its

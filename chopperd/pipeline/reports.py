@@ -11,10 +11,11 @@ from chopperd.clock import Clock, SystemClock
 from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.correlate.identity.by_signal import Agreement
+from chopperd.correlate.memory.verdict import trace_memory
 from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
 from chopperd.model.captures import GpuDrop
 from chopperd.model.kinds import KernelClass
-from chopperd.model.memory import MOST_SHIFT_NS, MemorySnapshot
+from chopperd.model.memory import MOST_SHIFT_NS, MemorySnapshot, RankMemory
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.model.samples import GpuSamples, SampleSet
@@ -115,7 +116,7 @@ class JoinInput:
     trace: Trace
     timeline: Timeline
     samples: SampleSet | None
-    memory: tuple[MemorySnapshot, ...] = ()  # by device, if a snapshot was given
+    memory: tuple[RankMemory, ...] = ()  # of its devices, where rows, calls or a snapshot tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,13 +292,13 @@ def report_file(
     fits = fits_by_signal(timeline, trace, of_its_time, options.join)
     best = {device: (each.best, each.why_not) for device, each in fits.items()}
     join = replace(options.join, by_signal=best)
-    report = report_trace(trace, timeline, of_its_time, join, drops_between)
+    report = report_trace(trace, timeline, of_its_time, join, drops_between, of_file.memory)
     guesses = one_of_several and bool(processes.guessed_gpus(report))
     if not guesses and not any(gpu for gpu, _ in best.values()):
         return FileReport(report=report, fits=fits)
     untold = {device: (None, each.why_not) for device, each in fits.items()}
     sure = replace(join, guess=join.guess and not guesses, by_signal=untold)
-    certain = report_trace(trace, timeline, of_its_time, sure, drops_between)
+    certain = report_trace(trace, timeline, of_its_time, sure, drops_between, of_file.memory)
     return FileReport(report=report, certain=certain, fits=fits)
 
 
@@ -343,7 +344,9 @@ def join_input(
         trace=without_laid_out(trace),
         timeline=timeline,
         samples=_of_its_time(samples, trace),
-        memory=_snapshots(path, trace, options.memory),
+        memory=trace_memory(
+            trace, timeline.steps, trace.memory, snapshots_of(path, trace, options.memory)
+        ),
     )
 
 
@@ -359,7 +362,7 @@ def _read(path: Path, options: ReportOptions, progress: Progress | None, origin:
     return replace(trace, meta=meta)
 
 
-def _snapshots(
+def snapshots_of(
     path: Path, trace: Trace, files: Mapping[int | str, str]
 ) -> tuple[MemorySnapshot, ...]:
     """Return the snapshot of each device of a trace, in its time; none where none was given."""

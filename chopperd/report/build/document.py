@@ -91,6 +91,7 @@ def build_document(
         notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals), *ranks.notes()))),
         host=tuple(report.host for report in reports if report.host is not None),
         ranks=ranks.summary(steps),
+        memory=tuple(each for report in reports for each in report.memory),
     )
     document = replace(document, findings=findings_of(document, in_agent=in_agent))
     return with_selection(document, selection)

@@ -1,6 +1,6 @@
 """Join one trace with the node's samples: its rows, and the notes on it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -13,6 +13,7 @@ from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
 from chopperd.model.captures import GpuDrop
 from chopperd.model.kinds import KERNEL_CLASSES
+from chopperd.model.memory import RankMemory
 from chopperd.model.report import DeviceSummary, FrameworkSummary, HostTime, Note, TraceSummary
 from chopperd.model.report_rows import Row
 from chopperd.model.run import RunIdentity
@@ -22,6 +23,7 @@ from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.build.clocks import copied
 from chopperd.report.build.device_notes import device_notes
+from chopperd.report.build.memory import memory_beside_clock
 from chopperd.report.build.rows import (
     DraftRow,
     device_rows,
@@ -101,6 +103,7 @@ class TraceReport:
     # Of each device, for the comparison with other ranks; empty without a time base
     collectives: tuple[PackedCollectives, ...] = ()
     drops: tuple[TracedDrop, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
 
 
 def report_trace(
@@ -109,8 +112,12 @@ def report_trace(
     samples: SampleSet | None,
     options: JoinOptions,
     find_drops: FindDrops | None = None,
+    memory: Iterable[RankMemory] = (),
 ) -> TraceReport:
-    """Join a trace with the node's samples, if any, by device; `find_drops` finds drops."""
+    """Join a trace with the node's samples, if any, by device; `find_drops` finds drops.
+
+    `memory`: of its devices.
+    """
     usable = samples if samples is not None and trace.meta.anchored else None
     stepped, meta, host = _realtime_step(trace, usable), trace.meta, timeline.host
     clocked = [
@@ -145,6 +152,11 @@ def report_trace(
             drop
             for device, each in zip(timeline.devices, clocked, strict=True)
             for drop in (() if stepped else _drops(device, each, timeline, find_drops))
+        ),
+        memory=memory_beside_clock(
+            memory,
+            [each.summary for each in clocked],
+            (draft.row for steps, _ in rows for draft in steps),
         ),
     )
 

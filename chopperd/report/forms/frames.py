@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 
 from chopperd.errors import ConfigError, StoreError
 from chopperd.model.answers import TracedDrop
+from chopperd.model.memory import RankMemory
 from chopperd.model.report import (
     DeviceSummary,
     GpuLine,
@@ -164,6 +165,10 @@ class Report:
     drops = _made(
         "DataFrame of the drops of GPUs' busy clocks while they were traced.",
         lambda report: record_table(report.document.drops, TracedDrop),
+    )
+    memory = _made(
+        "DataFrame of the memory of each rank's devices: peaks, segments, verdict.",
+        lambda report: record_table(report.document.memory, RankMemory),
     )
     drop_work = _made(
         "DataFrame of what ran in drops and outside: a line per drop and class or family.",

@@ -1,9 +1,10 @@
-"""Render the tables that answer: the ranks of a job, drops of clocks, and what to do next."""
+"""Render the tables that answer: ranks of a job, drops of clocks, memory, and what to do next."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from chopperd.model.answers import DropShare, RankLine, TracedDrop
+from chopperd.model.memory import MemoryCorrelation, MemoryReason, RankMemory
 from chopperd.model.report import ReportDocument
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.costs import CAUSE_WORDS, rank_name
@@ -21,6 +22,18 @@ _RANKS_CAPTION: Final = (
     "ms a step; late: own work beyond the median rank's; critical: steps in which it set the pace"
 )
 _RANK_STYLES: Final = {"straggler": "bold red", "pauses": "yellow"}
+
+
+#: What to try against each reason why addresses vary or segments come and go.
+_REMEDIES: Final[dict[MemoryReason, str]] = {
+    "near_limit": "leave memory free (smaller batches, expandable_segments:True)",
+    "delayed_frees": "FSDPv2, which frees at fixed places of the program",
+    "record_stream": "FSDPv2, or TORCH_NCCL_AVOID_RECORD_STREAMS=1 before torch 2.8",
+    "rate_limiter": "fewer all-gathers in flight (forward_prefetch, limit_all_gathers)",
+    "expandable_segments": "expandable_segments:False, to compare",
+    "unknown": "a snapshot (--memory FILE), which shows the frees that wait",
+}
+_NO_SIZES: Final = "sizes: record with profile_memory=True, or give a snapshot (--memory FILE)"
 
 
 def findings(document: ReportDocument) -> Section | None:
@@ -147,3 +160,78 @@ def _ran_more(shares: Sequence[DropShare]) -> str:
         if each.outside_ratio is None or each.inside_ratio > each.outside_ratio
     ]
     return ", ".join(more[:_CLASSES_NAMED]) or UNKNOWN
+
+
+def memory(document: ReportDocument) -> Section | None:
+    """Render each device's memory: peaks, segments, how alike steps are; None where unknown."""
+    if not document.memory:
+        return None
+    name = document.framework.name
+    title = f"FSDP AND MEMORY  {name}" if name.startswith("fsdp") else "MEMORY"
+    columns = (
+        *(
+            "-rank",
+            "<gpu",
+            "-allocated",
+            "-reserved",
+            "-?CV %",
+            "-??held",
+            "-segment calls",
+            "-?ms",
+        ),
+        *("-retries", "-program", "-allocator", "<verdict"),
+    )
+    shown = document.memory[:_RANKS_SHOWN]
+    reasons = dict.fromkeys(reason for each in document.memory for reason in each.reasons)
+    remedies = ", or ".join(_REMEDIES[each] for each in reasons)
+    sizes = any(known(each.peak_allocated_bytes) for each in document.memory)
+    beside = [_beside(each, one) for each in document.memory for one in each.correlations]
+    captions = (
+        "allocated, reserved: peaks; program, allocator: alike from step to step",
+        *dict.fromkeys(_why(each) for each in shown),
+        "" if sizes else _NO_SIZES,
+        f"try: {remedies}" if remedies else "",
+        *filter(None, beside),
+    )
+    rows = [_memory_cells(each) for each in shown]
+    return table(title, columns, rows, caption="; ".join(filter(None, captions)))
+
+
+def _memory_cells(each: RankMemory) -> tuple[str, ...]:
+    at_least = "≥ " if any(step.at_least for step in each.steps[each.warm_up_steps :]) else ""
+    calls = each.segment_calls
+    return (
+        UNKNOWN if each.rank is None else str(each.rank),
+        f"dev {each.device}" if each.gpu is None else each.gpu,
+        *(_size(value) for value in (each.peak_allocated_bytes, each.peak_reserved_bytes)),
+        fmt.percent(each.cv_reserved, 2),
+        _size(each.held_bytes),
+        UNKNOWN if calls is None else at_least + fmt.count(calls),
+        fmt.milliseconds(each.segment_ns),
+        UNKNOWN if each.retries is None else fmt.count(each.retries),
+        fmt.decimal(each.program_ratio, 3),
+        fmt.decimal(each.determinism_ratio, 3),
+        each.verdict.replace("_", " "),
+    )
+
+
+def _why(each: RankMemory) -> str:
+    is_said = each.verdict == "not_measured"  # its text begins so
+    return (
+        each.verdict_text if is_said else f"{each.verdict.replace('_', ' ')}: {each.verdict_text}"
+    )
+
+
+def _size(value: int | None) -> str:
+    return UNKNOWN if value is None else fmt.size(value)
+
+
+def _beside(each: RankMemory, found: MemoryCorrelation) -> str:
+    """Return how a figure goes together with the clock over steps; "" where that is unknown."""
+    if not known(found.rho) or not known(found.low) or not known(found.high):
+        return ""
+    whose = "" if each.rank is None else f"rank {each.rank}: "
+    return (
+        f"{whose}{found.figure.replace('_', ' ')} with the clock's deviation: rho {found.rho:.2f} "
+        f"[{found.low:.2f}, {found.high:.2f}]"
+    )

@@ -292,6 +292,7 @@ def laid_out(document: ReportDocument, *, by: Breakdown | None) -> Iterator[tupl
         sections.steps(document),
         *pair,
         answers.drops(document),
+        answers.memory(document),
         contention(document) if by == "family" else None,
         copies(document),
         collectives(document),

@@ -160,7 +160,7 @@ def refusal_of(error: Exception, size_bytes: int) -> Refusal:
     text = str(error)
     place = _OFFSET.search(text)
     offset = int(place[1]) if place else None
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in text:  # msgspec before 0.23, and since
         return Refusal(Fault.BAD_TEXT)
     if isinstance(error, msgspec.ValidationError | InvalidOperation):
         return Refusal(Fault.INVALID)

@@ -140,6 +140,7 @@ def without_laid_out(trace: Trace) -> Trace:
         spans=rows_of(trace.spans, annotations),
         records=rows_of(trace.records, none),
         frames=rows_of(trace.frames, none),
+        memory=rows_of(trace.memory, none),
     )
 
 

@@ -22,7 +22,7 @@ from chopperd.config.paths import own_command
 from chopperd.errors import TraceError
 from chopperd.model.memory import MemoryRows, SnapshotAction
 from chopperd.model.trace import Trace
-from chopperd.pipeline.reports import ReportOptions, join_input
+from chopperd.pipeline.reports import snapshots_of
 from chopperd.traces.read.reader import read_trace
 from chopperd.traces.read.snapshot import aligned, read_snapshot
 from tests.fuzz.pickles import FAILURES, hostile, outcome
@@ -128,9 +128,9 @@ def test_48_rows_of_the_host_do_not_pull_the_reserved_size_to_0(shared: Path) ->
 @pytest.mark.corpus
 def test_81_a_snapshot_joins_its_trace(shared: Path) -> None:
     folder = shared / "cases" / "81-memory-v1-delayed"
-    options = ReportOptions(memory={0: str(folder / "snapshot.pickle")})
-    found = join_input(folder / "trace.json.gz", None, options)
-    (snapshot,) = found.memory
+    path = folder / "trace.json.gz"
+    trace = read_trace(path)
+    (snapshot,) = snapshots_of(path, trace, {0: str(folder / "snapshot.pickle")})
     with (folder / "snapshot.pickle").open("rb") as file:
         tree = pickle.load(file)  # a file of ours
     entries = tree["device_traces"][0]
@@ -147,8 +147,7 @@ def test_81_a_snapshot_joins_its_trace(shared: Path) -> None:
     unix_ns = np.array([entry["time_us"] * 1000 for entry in entries])
     assert (unix_ns - snapshot.at_ns == snapshot.shift_ns).all()
     (again,) = read_snapshot(folder / "snapshot.pickle", COMMAND)
-    rows = found.trace.memory
-    assert aligned(again, rows, anchored=True).shift_ns == snapshot.shift_ns
+    assert aligned(again, trace.memory, anchored=True).shift_ns == snapshot.shift_ns
 
 
 def snapshot_file(folder: Path, name: str, at_us: int = 5) -> Path:
@@ -189,13 +188,13 @@ def test_a_clock_that_is_off_by_more_than_a_millisecond_is_said(
     trace = trace_file(tmp_path, 0)
     snapshot = snapshot_file(tmp_path, "a.pickle", 1_790_857_026_000_000 + 1300)
     # Rows before the first entry have no part.
-    options = ReportOptions(memory={str(trace): str(snapshot)})
-    assert join_input(trace, None, options).memory[0].shift_ns is None
+    files: dict[int | str, str] = {str(trace): str(snapshot)}
+    assert snapshots_of(trace, read_trace(trace), files)[0].shift_ns is None
     entries = pickle.loads(snapshot.read_bytes())
     early = {"action": "alloc", "addr": 1, "size": 1, "time_us": 1_790_857_020_000_000}
     entries["device_traces"][0].insert(0, early)
     snapshot.write_bytes(pickle.dumps(entries))
-    assert join_input(trace, None, options).memory[0].shift_ns == 1_300_000
+    assert snapshots_of(trace, read_trace(trace), files)[0].shift_ns == 1_300_000
     assert "its clock differs from the trace's by 1.3 ms" in caplog.text
 
 
