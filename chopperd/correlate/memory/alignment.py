@@ -11,12 +11,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.arrays import Bools, Int64s, Ints
 
 _MIB: Final = 1 << 20
 #: Rows of the table of alignments cost as much as so many of their cells.
 _ROW_CELLS: Final = 4000
 _FIRST_BAND: Final = 16
+#: Bytes or so of what each size matches that are kept at a time.
+_MOST_KEPT: Final = 1 << 23
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ def align(a: Requests, b: Requests, most_cells: int) -> Alignment | None:
     inner = slice(first, len(a) - last), slice(first, len(b) - last)
     low, high, near = low[inner[0]], high[inner[0]], a.address[inner[0]]
     size, address = b.size[inner[1]], b.address[inner[1]]
-    half, cells = _FIRST_BAND, 0
+    half, cells = max(_FIRST_BAND, 2 * _without_equal(a.size, b.size)), 0
     while len(low):
         half = min(half, len(low))
         width = len(size) - len(low) + 2 * half + 1
@@ -109,6 +111,18 @@ def _ends(a: Requests, b: Requests, low: Int64s, high: Int64s) -> tuple[int, int
     return first, len(back) if back.all() else int(np.argmin(back))
 
 
+def _without_equal(a: Int64s, b: Int64s) -> int:
+    """Count the sizes, of large ones the whole MiB, that one step has more often than the other.
+
+    A guess at how many requests of `a` stay unpaired.
+    """
+    coarse = [np.where(np.abs(each) > _MIB, each // _MIB * _MIB, each) for each in (a, b)]
+    place = np.unique(np.concatenate(coarse), return_inverse=True)[1]
+    count = np.bincount(place[: len(a)], minlength=len(place))
+    count -= np.bincount(place[len(a) :], minlength=len(place))
+    return int(np.maximum(count, 0).sum())
+
+
 def _banded(
     low: Int64s, high: Int64s, near: Int64s, size: Int64s, address: Int64s, half: int
 ) -> tuple[int, int]:
@@ -129,16 +143,20 @@ def _banded(
     numbers = np.unique(np.concatenate((near, address)), return_inverse=True)[1].astype(np.int32)
     places = np.pad(numbers[len(near) :], half, constant_values=-1)
     best, worth = np.zeros(width + 1, whole), np.empty(width, whole)
-    matched, same = np.empty(width, np.bool_), np.empty(width, np.bool_)
+    same = np.empty(width, np.bool_)
+    known_matches: dict[tuple[int, int], tuple[Bools, Ints]] = {}
     rows = zip(low.tolist(), high.tolist(), numbers.tolist(), strict=False)
     for row, (least, beyond, at) in enumerate(rows):
-        there = codes[row : row + width]
-        np.greater_equal(there, least, out=matched)
-        matched &= np.less(there, beyond, out=same)
-        np.multiply(matched, pair, out=worth, casting="unsafe")
-        matched &= np.equal(places[row : row + width], at, out=same)
-        np.add(worth, matched, out=worth)
-        np.add(worth, best[:-1], out=worth)
+        if (least, beyond) not in known_matches:
+            if len(known_matches) * len(codes) > _MOST_KEPT:
+                known_matches.clear()
+            every = (codes >= least) & (codes < beyond)
+            known_matches[least, beyond] = every, np.multiply(every, pair, dtype=whole)
+        matched, worths = known_matches[least, beyond]
+        np.add(worths[row : row + width], best[:-1], out=worth)
+        np.equal(places[row : row + width], at, out=same)
+        same &= matched[row : row + width]
+        np.add(worth, same, out=worth)
         np.maximum(worth, best[1:], out=worth)
         np.maximum.accumulate(worth, out=best[:-1])
     pairs, equal = divmod(int(best[width - 1 - half]), pair)

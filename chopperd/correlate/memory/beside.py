@@ -93,7 +93,7 @@ def _correlation(name: str, figure: Float64s, clock: Float64s) -> MemoryCorrelat
     rho = low = high = None
     if count / tau >= LEAST_STEPS:
         rho = _pearson(ranks)
-        low, high = _interval(figure, clock, max(round(2 * tau), round(count ** (1 / 3))))
+        low, high = _interval(ranks, max(round(4 * tau), round(count ** (1 / 3))))
     return MemoryCorrelation(
         figure=name,  # type: ignore[arg-type]
         rho=rho,
@@ -131,19 +131,18 @@ def _correlated_steps(ranks: Float64s) -> float:
     return 1 + 2 * float(np.prod(alike[:, : ends[0] if len(ends) else None], axis=0).sum())
 
 
-def _interval(figure: Float64s, clock: Float64s, block: int) -> tuple[float, float]:
+def _interval(ranks: Float64s, block: int) -> tuple[float, float]:
     """Return the 95 % interval of Spearman's correlation over blocks drawn with replacement.
 
-    Blocks go round the end. `block`: steps in each, not all steps.
+    Blocks go round the end. `ranks`: (2, n). `block`: steps in each, not all steps.
     """
-    count, rng = len(figure), np.random.default_rng(0)
+    count, rng = ranks.shape[1], np.random.default_rng(0)
     found = []
     for _ in range(_RESAMPLES):
         starts = rng.integers(count, size=-(-count // block))
         drawn = (starts[:, None] + np.arange(block)).ravel()[:count] % count
-        ranks = np.stack((_ranks(figure[drawn]), _ranks(clock[drawn])))
-        if ranks.std(axis=1).all():
-            found.append(_pearson(ranks))
+        if (np.ptp(ranks[:, drawn], axis=1) > 0).all():
+            found.append(_pearson(ranks[:, drawn]))
     low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)
 

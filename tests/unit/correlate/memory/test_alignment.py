@@ -1,5 +1,8 @@
 """Alignments by hand, and against a table filled cell by cell."""
 
+from bisect import bisect_left
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,7 +43,7 @@ SIZES = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(SIZES, st.integers(0, 3)), max_size=14),
     st.lists(st.tuples(SIZES, st.integers(0, 3)), max_size=14),
@@ -67,6 +70,17 @@ def test_long_steps_that_differ_a_little_or_much(seed: int) -> None:
     found = align(a, b, MANY)
     assert found is not None
     assert found[:2] == best(a, b)
+
+
+def test_a_step_of_very_many_sizes_in_another_order() -> None:
+    order = np.random.default_rng(0).permutation(3500)
+    a, b = (requests(*((512 * x, 1) for x in each.tolist())) for each in (np.arange(3500), order))
+    rising: list[int] = []  # of sizes that are all different, the longest rising subsequence
+    for x in order.tolist():
+        rising[bisect_left(rising, x) : bisect_left(rising, x) + 1] = [x]
+    found = align(replace(a, is_block=False), replace(b, is_block=False), MANY)
+    assert found is not None
+    assert found[:2] == (len(rising), len(rising))
 
 
 def test_sizes_of_blocks_match_within_a_mib_of_one_another() -> None:
