@@ -1,18 +1,20 @@
 """What a process called that tells of its allocator: segments, retries, streams and limits.
 
-A runtime call names no device: these are figures of a process, of a device only if it has but one.
+A runtime call names no device. It is of the device whose row its thread writes next: torch's
+allocator writes one after each request, and all its calls are inside.
 
 Source: DESIGN.md section 2, "FSDP and memory"; names of CUDA, HIP and their drivers.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.memory import MemoryRows
 from chopperd.model.trace import HostSpans, RuntimeCalls, SpanKind
 
 #: Letters of calls. M and C get memory (C: physical, to be mapped), F gives it back, O is other
@@ -45,10 +47,11 @@ class HostCalls:
 
     is_recorded: bool  # whether runtime calls are: without any, all that needs them is unknown
     has_spans: bool
+    thread: Int32s
     start_ns: Int64s
     length_ns: Int64s
     letter: Int8s
-    retry_ns: Int64s  # starts of the allocations that worked after all
+    is_retry: Bools  # whether it is an allocation that worked after all
     record_stream_ns: Int64s
     limiter_ns: Int64s  # starts of the rate limiter's waits
     limiter_length_ns: Int64s
@@ -57,6 +60,21 @@ class HostCalls:
     def is_any(self, letters: str) -> Bools:
         """Whether each call has one of some letters, (n,) bool."""
         return np.isin(self.letter, [ord(letter) for letter in letters])
+
+    def of_device(self, rows: MemoryRows, device: int) -> "HostCalls":
+        """Return the calls for one device of several; of spans nobody knows whose they are.
+
+        `rows`: of all devices of the process.
+        """
+        mine = np.zeros(len(self.thread), np.bool_)
+        for thread in np.unique(self.thread).tolist():
+            called, written = (np.flatnonzero(each.thread == thread) for each in (self, rows))
+            ends_ns = self.start_ns[called] + self.length_ns[called]
+            following = np.searchsorted(rows.at_ns[written], ends_ns)
+            mine[called] = np.append(rows.device[written], -1)[following] == device
+        columns = ("thread", "start_ns", "length_ns", "letter", "is_retry")
+        kept = {name: getattr(self, name)[mine] for name in columns}
+        return replace(self, has_spans=False, **kept)
 
 
 def host_calls(
@@ -78,10 +96,11 @@ def host_calls(
     return HostCalls(
         is_recorded=any(map(_RUNTIME.match, called)),
         has_spans=bool(own.any()),
+        thread=thread,
         start_ns=start_ns,
         length_ns=calls.end_ns[kept] - start_ns,
         letter=letter,
-        retry_ns=_retries_ns(start_ns, thread, letter, spans, operators),
+        is_retry=_retries(start_ns, thread, letter, spans, operators),
         record_stream_ns=spans.start_ns[operators & _named(names, spans.name, RECORD_STREAM)],
         limiter_ns=spans.start_ns[limiter],
         limiter_length_ns=(spans.end_ns - spans.start_ns)[limiter],
@@ -102,11 +121,11 @@ def _named(names: Sequence[str], column: Int32s, name: str) -> Bools:
     return found
 
 
-def _retries_ns(
+def _retries(
     start_ns: Int64s, thread: Int32s, letter: Int8s, spans: HostSpans, operators: Bools
-) -> Int64s:
-    """Return the starts of the last calls of retries, rising; `operators` among `spans`."""
-    found = []
+) -> Bools:
+    """Whether each call is the last of a retry, (n,) bool; `operators` among `spans`."""
+    found = np.zeros(len(letter), np.bool_)
     for one in np.unique(thread[letter == ord("F")]).tolist():
         mine = np.flatnonzero((thread == one) & ~np.isin(letter, [ord(x) for x in "OQA"]))
         text = letter[mine].tobytes().replace(b"C", b"M")
@@ -114,8 +133,8 @@ def _retries_ns(
         opened_ns, closed_ns = spans.start_ns[ops], np.maximum.accumulate(spans.end_ns[ops])
         for match in _RETRY.finditer(text):
             is_sure = match.group(1) is not None
-            last_ns = start_ns[mine[match.start(1 if is_sure else 3)]]
+            last = mine[match.start(1 if is_sure else 3)]
             around = np.searchsorted(opened_ns, start_ns[mine[match.start()]], "right")
-            if is_sure or (around and closed_ns[around - 1] > last_ns):
-                found.append(int(last_ns))
-    return np.array(sorted(found), np.int64)
+            inside = around and closed_ns[around - 1] > start_ns[last]
+            found[last] |= is_sure or bool(inside)
+    return found

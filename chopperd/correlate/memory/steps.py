@@ -124,7 +124,7 @@ def _by_calls(calls: HostCalls, cuts: StepCuts) -> list[Figures]:
             mine = calls.is_any(letters)
             length_ns = calls.length_ns[mine] if name == "segment_ns" else None
             columns[name] = cuts.count(calls.start_ns[mine], length_ns)
-        columns["retries"] = cuts.count(calls.retry_ns)
+        columns["retries"] = cuts.count(calls.start_ns[calls.is_retry])
     if calls.has_spans:
         columns["record_streams"] = cuts.count(calls.record_stream_ns)
         columns["rate_limiter_ns"] = cuts.count(calls.limiter_ns, calls.limiter_length_ns)

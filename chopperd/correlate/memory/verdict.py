@@ -4,7 +4,7 @@ Source: DESIGN.md section 2, "FSDP and memory".
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 from chopperd.correlate.memory.alignment import Requests, align
 from chopperd.correlate.memory.calls import HostCalls, host_calls
 from chopperd.correlate.memory.steps import StepCuts, StepEvidence, breaks, step_evidence
-from chopperd.model.arrays import Bools
+from chopperd.model.arrays import rows_of
 from chopperd.model.memory import (
     MemoryReason,
     MemoryRows,
@@ -60,8 +60,7 @@ def trace_memory(
 ) -> tuple[RankMemory, ...]:
     """Return the memory of each device of one process, by device number; () without evidence.
 
-    Calls name no device, so that those of a process with several count for none of them. Without
-    rows and snapshots, the calls are those of its only device.
+    Without rows and snapshots, the calls are those of the process's only device.
 
     `steps`: of the process. `snapshots`: one a device at most. `process`: its pid; None for a trace
     of one process.
@@ -69,20 +68,18 @@ def trace_memory(
     threads = None
     if process is not None:
         threads = np.array([pid == process for pid, _ in trace.threads], np.bool_)
-        rows = _rows_at(rows, threads[rows.thread])
+        rows = rows_of(rows, threads[rows.thread])
     calls = host_calls(trace.names, trace.calls, trace.spans, threads)
     by_device = {each.device: each for each in snapshots}
     devices = {*np.unique(rows.device).tolist(), *by_device}
     if not devices and calls.is_recorded:
         devices = set(np.unique(trace.records.device).tolist())
         devices = devices if len(devices) == 1 else set()
-    if len(devices) > 1:
-        calls = replace(calls, is_recorded=False, has_spans=False)
     return tuple(
         device_memory(
             steps,
-            calls,
-            _rows_at(rows, rows.device == device),
+            calls if len(devices) == 1 else calls.of_device(rows, device),
+            rows_of(rows, rows.device == device),
             by_device.get(device),
             device=device,
             rank=trace.meta.rank,
@@ -278,7 +275,3 @@ def _cv(peaks: Iterable[int | None]) -> float | None:
 
 def _many(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
-
-
-def _rows_at(rows: MemoryRows, which: Bools) -> MemoryRows:
-    return MemoryRows(**{name.name: getattr(rows, name.name)[which] for name in fields(rows)})

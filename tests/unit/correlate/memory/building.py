@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from chopperd.correlate.memory.calls import HostCalls, host_calls
+from chopperd.model.arrays import joined, rows_of
 from chopperd.model.memory import MemoryRows, MemorySnapshot, SnapshotAction
 from chopperd.model.timeline import Marker, Step
 from chopperd.model.trace import SpanKind
@@ -30,6 +31,12 @@ def rows(*table: Row, device: int = 0, thread: int = 0, ooms: Sequence[int] = ()
         reserved_bytes=columns[4],
         is_oom=np.isin(np.arange(len(table)), list(ooms)),
     )
+
+
+def joined_rows(*tables: MemoryRows) -> MemoryRows:
+    """Several tables as one, by time."""
+    every = joined(tables)
+    return rows_of(every, np.argsort(every.at_ns, kind="stable"))
 
 
 def snapshot(

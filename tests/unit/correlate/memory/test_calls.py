@@ -5,7 +5,7 @@ import pytest
 
 from chopperd.correlate.memory.calls import host_calls
 from tests.trace_building import MAIN, TraceBuilder
-from tests.unit.correlate.memory.building import calls
+from tests.unit.correlate.memory.building import calls, joined_rows, rows
 
 LETTERS = {
     "M": "cudaMalloc",
@@ -26,7 +26,7 @@ def retries(text: str, *, in_operator: tuple[int, int] | None = None) -> list[in
         [("aten::empty", in_operator[0], in_operator[1] - in_operator[0])] if in_operator else []
     )
     found = calls(*((at, LETTERS[letter]) for at, letter in enumerate(text)), operators=spans)
-    return [*(found.retry_ns // 1000).tolist()]
+    return [*(found.start_ns[found.is_retry] // 1000).tolist()]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_without_the_first_call_it_must_be_inside_one_operator() -> None:
 def test_calls_of_different_threads_are_no_retry() -> None:
     other = (100, 200)
     apart = calls((0, "cudaMalloc"), (1, "cudaFree", other), (2, "cudaMalloc"))
-    assert apart.retry_ns.tolist() == []
+    assert not apart.is_retry.any()
     both = calls((0, "hipMalloc", other), (1, "hipFree", other), (2, "hipMalloc", other))
-    assert both.retry_ns.tolist() == [2000]
+    assert both.start_ns[both.is_retry].tolist() == [2000]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,23 @@ def test_only_threads_of_the_process_count() -> None:
 
 def test_a_trace_without_calls_knows_nothing() -> None:
     empty = calls()
-    assert (empty.is_recorded, empty.has_spans, len(empty.retry_ns)) == (False, False, 0)
+    assert (empty.is_recorded, empty.has_spans, len(empty.is_retry)) == (False, False, 0)
     assert not calls((0, "somethingElse")).is_recorded
     assert calls((0, "cudaStreamBeginCapture")).is_recorded
+
+
+def test_calls_are_of_the_device_whose_row_their_thread_writes_next() -> None:
+    other = (100, 200)
+    made = calls(
+        *((0, "cudaMalloc"), (10, "cudaMalloc"), (11, "cudaFree"), (12, "cudaMalloc")),
+        *((10, "cudaEventQuery", other), (30, "cudaFree")),
+        operators=[("aten::record_stream", 0, 1)],
+    )
+    first = rows((1, 512, 1, 512, 512), (14, 512, 2, 512, 512), device=0)
+    second = rows((13, 512, 3, 512, 512), (20, 512, 3, 512, 512), device=1)
+    elsewhere = rows((11, 512, 5, 512, 512), device=0, thread=1)
+    table = joined_rows(first, second, elsewhere)
+    found = [made.of_device(table, device) for device in (0, 1)]
+    assert [bytes(each.letter).decode() for each in found] == ["MQ", "MFM"]  # nobody's: the last F
+    assert [int(each.is_retry.sum()) for each in found] == [0, 1]
+    assert [each.has_spans for each in found] == [False, False]

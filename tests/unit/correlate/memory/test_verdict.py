@@ -7,10 +7,11 @@ import pytest
 
 from chopperd.correlate.memory.calls import HostCalls
 from chopperd.correlate.memory.verdict import device_memory, trace_memory, warm_up_steps
+from chopperd.model.arrays import rows_of
 from chopperd.model.memory import MemoryRows, RankMemory, SnapshotAction, StepMemory
 from chopperd.model.trace import TraceMeta
 from tests.trace_building import MAIN, TraceBuilder
-from tests.unit.correlate.memory.building import MIB, Row, calls, rows, snapshot, steps
+from tests.unit.correlate.memory.building import MIB, Row, calls, joined_rows, rows, snapshot, steps
 
 UNKNOWN: dict[str, None] = dict.fromkeys(
     name for name in StepMemory.__slots__ if name not in {"step", "at_least"}
@@ -96,12 +97,7 @@ def test_ratios_are_pooled_and_the_worst_pair_is_named() -> None:
 def test_warm_up_is_left_out_of_every_figure_of_the_run() -> None:
     first = rows((1, 4096, 1, 4096, 8 * MIB), (2, -4096, 1, 0, 8 * MIB))
     later = steady(4)
-    table = MemoryRows(
-        **{
-            name: np.concatenate((getattr(first, name), getattr(later, name)[4:]))
-            for name in MemoryRows.__slots__
-        }
-    )
+    table = joined_rows(first, rows_of(later, slice(4, None)))
     found = analysed(table, calls((0.5, "cudaMalloc")), count=4)
     assert (found.warm_up_steps, found.verdict, found.program_ratio) == (1, "deterministic", 1.0)
     assert (found.peak_reserved_bytes, found.peak_allocated_bytes) == (8 * MIB, 1536)
@@ -222,17 +218,14 @@ EDGES = steps((0, 100), (100, 200), (200, 300))
 
 def test_each_device_of_a_trace_is_apart() -> None:
     one, other = steady(), replace(steady(), device=np.full(12, 1, np.int32))
-    both = MemoryRows(
-        **{
-            name: np.concatenate((getattr(one, name), getattr(other, name)))
-            for name in MemoryRows.__slots__
-        }
-    )
     trace = builder().build()
-    found = trace_memory(trace, EDGES, both, [snapshot()])
+    found = trace_memory(trace, EDGES, joined_rows(one, other), [snapshot()])
     assert [each.device for each in found] == [0, 1]
-    # Nobody knows whose the call was.
-    assert [(each.segment_ns, each.verdict) for each in found] == [(None, "deterministic")] * 2
+    # The call's thread writes a row of device 0 next; spans are nobody's.
+    assert [(each.segment_calls, each.verdict) for each in found] == [
+        *((1, "churns"), (0, "deterministic"))
+    ]
+    assert found[0].steps[0].record_streams is None
     (alone,) = trace_memory(replace(trace, meta=TraceMeta(path="", sha256="", rank=3)), EDGES, one)
     assert (alone.rank, alone.segment_calls, alone.verdict) == (3, 1, "churns")
 
