@@ -1,11 +1,7 @@
-"""Device memory of public and hand-made traces against figures that others worked out.
-
-The rows are read by a small reader of this file's own.
-"""
+"""Device memory of public and hand-made traces against figures that others worked out."""
 
 import gzip
 import json
-import pickle
 import random
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +10,12 @@ import numpy as np
 import pytest
 
 from bench.memory import Played, Program, play
+from chopperd.config.paths import own_command
 from chopperd.correlate.memory.verdict import trace_memory
-from chopperd.model.memory import MemoryRows, MemorySnapshot, RankMemory, SnapshotAction
-from chopperd.model.trace import Trace
+from chopperd.model.memory import RankMemory
 from chopperd.simulation.allocator import CachingAllocator
 from chopperd.traces.read.reader import read_trace
+from chopperd.traces.read.snapshot import aligned, read_snapshot
 from chopperd.traces.timeline.steps import mark_steps
 
 pytestmark = pytest.mark.corpus
@@ -26,61 +23,11 @@ pytestmark = pytest.mark.corpus
 V100: Final = "hta_v100_ddp_memory.json.gz"
 
 
-def memory_rows(path: Path, trace: Trace) -> MemoryRows:
-    """The rows of devices in a trace, sorted stably."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt") as file:
-        document = json.load(file)
-    numbers = {each: at for at, each in enumerate(trace.threads)}
-    base_ns = trace.meta.base_time_unix_ns or 0
-    found = []
-    for event in document["traceEvents"]:
-        args = event.get("args", {})
-        if event.get("name") not in {"[memory]", "[OutOfMemory]"} or args["Device Id"] < 0:
-            continue
-        keys = ("Addr", "Total Allocated", "Total Reserved")
-        at_ns = round(float(event["ts"]) * 1000) + base_ns
-        thread = numbers.get((event["pid"], event["tid"]), -1)
-        row = at_ns, thread, args["Device Id"], args["Bytes"], *(args.get(k, -1) for k in keys)
-        found.append((*row, event["name"] != "[memory]"))
-    table = np.array(found, np.int64).reshape(-1, 8)
-    table = table[np.argsort(table[:, 0], kind="stable")].T
-    return MemoryRows(
-        at_ns=table[0],
-        thread=table[1].astype(np.int32),
-        device=table[2].astype(np.int32),
-        bytes=table[3],
-        address=table[4],
-        allocated_bytes=table[5],
-        reserved_bytes=table[6],
-        is_oom=table[7].astype(np.bool_),
-    )
-
-
-def snapshot_of(path: Path) -> MemorySnapshot:
-    """The snapshot of device 0 in a file of our own."""
-    document = pickle.loads(path.read_bytes())
-    entries = document["device_traces"][0]
-    segments = document["segments"]
-    return MemorySnapshot(
-        device=0,
-        at_ns=np.array([entry["time_us"] * 1000 for entry in entries], np.int64),
-        action=np.array([SnapshotAction[each["action"].upper()] for each in entries], np.int8),
-        address=np.array([entry["addr"] for entry in entries], np.int64),
-        bytes=np.array([entry["size"] for entry in entries], np.int64),
-        stream=np.array([entry["stream"] for entry in entries], np.int64),
-        reserved_bytes=sum(each["total_size"] for each in segments),
-        allocated_bytes=sum(each["allocated_size"] for each in segments),
-        expandable=False,
-        skipped=0,
-        is_cut=False,
-    )
-
-
 def memory(path: Path, snapshot: Path | None = None) -> tuple[RankMemory, ...]:
     trace = read_trace(path)
-    snapshots = [] if snapshot is None else [snapshot_of(snapshot)]
-    return trace_memory(trace, mark_steps(trace).steps, memory_rows(path, trace), snapshots)
+    found = [] if snapshot is None else read_snapshot(snapshot, own_command("_snapshot"))
+    snapshots = [aligned(each, trace.memory, anchored=True) for each in found]
+    return trace_memory(trace, mark_steps(trace).steps, snapshots)
 
 
 #: Figures of `answers.json` that are named otherwise here.

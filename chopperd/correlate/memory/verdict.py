@@ -53,7 +53,6 @@ class _Alike:
 def trace_memory(
     trace: Trace,
     steps: Sequence[Step],
-    rows: MemoryRows,
     snapshots: Iterable[MemorySnapshot] = (),
     *,
     process: int | str | None = None,
@@ -62,10 +61,10 @@ def trace_memory(
 
     Without rows and snapshots, the calls are those of the process's only device.
 
-    `steps`: of the process. `snapshots`: one a device at most. `process`: its pid; None for a trace
-    of one process.
+    `steps`: of the process. `snapshots`: in the trace's time, one a device at most. `process`: its
+    pid; None for a trace of one process.
     """
-    threads = None
+    threads, rows = None, trace.memory
     if process is not None:
         threads = np.array([pid == process for pid, _ in trace.threads], np.bool_)
         rows = rows_of(rows, threads[rows.thread])

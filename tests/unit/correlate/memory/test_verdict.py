@@ -207,6 +207,7 @@ def test_a_snapshot_compares_what_was_asked_for() -> None:
 
 
 def builder() -> TraceBuilder:
+    """A kernel of device 2, and a call of its allocator."""
     made = TraceBuilder()
     made.kernel("gemm", 10_000, 20_000, 5_000, device=2)
     made.call("hipMalloc", 120_000)
@@ -218,26 +219,27 @@ EDGES = steps((0, 100), (100, 200), (200, 300))
 
 def test_each_device_of_a_trace_is_apart() -> None:
     one, other = steady(), replace(steady(), device=np.full(12, 1, np.int32))
-    trace = builder().build()
-    found = trace_memory(trace, EDGES, joined_rows(one, other), [snapshot()])
+    trace = replace(builder().build(), memory=joined_rows(one, other))
+    found = trace_memory(trace, EDGES, [snapshot()])
     assert [each.device for each in found] == [0, 1]
     # The call's thread writes a row of device 0 next; spans are nobody's.
     assert [(each.segment_calls, each.verdict) for each in found] == [
         *((1, "churns"), (0, "deterministic"))
     ]
     assert found[0].steps[0].record_streams is None
-    (alone,) = trace_memory(replace(trace, meta=TraceMeta(path="", sha256="", rank=3)), EDGES, one)
+    meta = TraceMeta(path="", sha256="", rank=3)
+    (alone,) = trace_memory(replace(trace, meta=meta, memory=one), EDGES)
     assert (alone.rank, alone.segment_calls, alone.verdict) == (3, 1, "churns")
 
 
 def test_without_rows_the_calls_are_those_of_the_only_device() -> None:
-    (found,) = trace_memory(builder().build(), EDGES, rows())
+    (found,) = trace_memory(builder().build(), EDGES)
     assert (found.device, found.source, found.segment_calls) == (2, "runtime", 1)
     assert (found.peak_reserved_bytes, found.ooms, found.breaks) == (None, None, 0)
     two = builder()
     two.kernel("gemm", 11_000, 21_000, 5_000, device=3)
-    assert trace_memory(two.build(), EDGES, rows()) == ()
-    assert trace_memory(TraceBuilder().build(), EDGES, rows()) == ()
+    assert trace_memory(two.build(), EDGES) == ()
+    assert trace_memory(TraceBuilder().build(), EDGES) == ()
 
 
 def test_only_rows_and_calls_of_the_process_count() -> None:
@@ -245,6 +247,6 @@ def test_only_rows_and_calls_of_the_process_count() -> None:
     made.call("hipMalloc", 150_000, thread=other)
     table = steady()
     table.thread[:2] = 1  # the first rows are the other process's
-    (found,) = trace_memory(made.build(), EDGES, table, process=MAIN[0])
+    (found,) = trace_memory(replace(made.build(), memory=table), EDGES, process=MAIN[0])
     assert [each.allocations for each in found.steps] == [0, 2, 2]
     assert found.segment_calls == 1
