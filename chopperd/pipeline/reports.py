@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
-from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.correlate.identity.by_signal import Agreement
-from chopperd.correlate.memory.verdict import trace_memory
 from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
 from chopperd.model.captures import GpuDrop
 from chopperd.model.kinds import KernelClass
-from chopperd.model.memory import MOST_SHIFT_NS, MemorySnapshot, RankMemory
+from chopperd.model.memory import RankMemory
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
+from chopperd.pipeline.memory import memory_of
 from chopperd.report.build import processes
 from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal
 from chopperd.report.build.document import StepSelection, build_document
@@ -29,12 +28,10 @@ from chopperd.report.build.rows import rfc3339
 from chopperd.report.build.trace_report import HISTORY_NS, MARGIN_NS, TraceReport, report_trace
 from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
-from chopperd.traces.read.snapshot import aligned, read_snapshot
 from chopperd.traces.read.sniff import is_kineto
 from chopperd.traces.read.source import ReadLimits
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
 from chopperd.traces.timeline.layout import LayoutOptions, lay_out, without_laid_out
-from chopperd.units import NS_PER_MS
 
 if TYPE_CHECKING:
     # Its protocols name all that the agent knows; a report needs none of it.
@@ -344,9 +341,7 @@ def join_input(
         trace=without_laid_out(trace),
         timeline=timeline,
         samples=_of_its_time(samples, trace),
-        memory=trace_memory(
-            trace, timeline.steps, trace.memory, snapshots_of(path, trace, options.memory)
-        ),
+        memory=memory_of(path, trace, timeline, options.memory),
     )
 
 
@@ -360,23 +355,6 @@ def _read(path: Path, options: ReportOptions, progress: Progress | None, origin:
     if origin.rank is not None:
         meta = replace(meta, rank=origin.rank, rank_source="command line")
     return replace(trace, meta=meta)
-
-
-def snapshots_of(
-    path: Path, trace: Trace, files: Mapping[int | str, str]
-) -> tuple[MemorySnapshot, ...]:
-    """Return the snapshot of each device of a trace, in its time; none where none was given."""
-    rank = trace.meta.rank
-    file = files.get(str(path)) or (None if rank is None else files.get(rank))
-    if file is None:
-        return ()
-    anchored = trace.meta.anchored
-    found = read_snapshot(Path(file), own_command("_snapshot"))
-    found = tuple(aligned(each, trace.memory, anchored=anchored) for each in found)
-    if far := [each for each in found if abs(each.shift_ns or 0) > MOST_SHIFT_NS]:
-        shifts = " and ".join(f"{(each.shift_ns or 0) / NS_PER_MS:.1f} ms" for each in far)
-        logger.warning("%s: its clock differs from the trace's by %s: taken off", file, shifts)
-    return found
 
 
 def _check_rows(trace: Trace, timeline: Timeline, most_rows: int) -> None:

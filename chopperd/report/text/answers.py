@@ -28,7 +28,7 @@ _RANK_STYLES: Final = {"straggler": "bold red", "pauses": "yellow"}
 _REMEDIES: Final[dict[MemoryReason, str]] = {
     "near_limit": "leave memory free (smaller batches, expandable_segments:True)",
     "delayed_frees": "FSDPv2, which frees at fixed places of the program",
-    "record_stream": "FSDPv2, or TORCH_NCCL_AVOID_RECORD_STREAMS=1 before torch 2.8",
+    "record_stream": "TORCH_NCCL_AVOID_RECORD_STREAMS=1 before torch 2.8",
     "rate_limiter": "fewer all-gathers in flight (forward_prefetch, limit_all_gathers)",
     "expandable_segments": "expandable_segments:False, to compare",
     "unknown": "a snapshot (--memory FILE), which shows the frees that wait",
@@ -164,10 +164,13 @@ def _ran_more(shares: Sequence[DropShare]) -> str:
 
 def memory(document: ReportDocument) -> Section | None:
     """Render each device's memory: peaks, segments, how alike steps are; None where unknown."""
-    if not document.memory:
-        return None
     name = document.framework.name
-    title = f"FSDP AND MEMORY  {name}" if name.startswith("fsdp") else "MEMORY"
+    is_fsdp = name.startswith("fsdp")
+    # Of other jobs, calls that are none say nothing.
+    found = [m for m in document.memory if is_fsdp or m.source != "runtime" or m.segment_calls]
+    if not found:
+        return None
+    title = f"FSDP AND MEMORY  {name}" if is_fsdp else "MEMORY"
     columns = (
         *(
             "-rank",
@@ -181,11 +184,11 @@ def memory(document: ReportDocument) -> Section | None:
         ),
         *("-retries", "-program", "-allocator", "<verdict"),
     )
-    shown = document.memory[:_RANKS_SHOWN]
-    reasons = dict.fromkeys(reason for each in document.memory for reason in each.reasons)
+    shown = found[:_RANKS_SHOWN]
+    reasons = dict.fromkeys(reason for each in found for reason in each.reasons)
     remedies = ", or ".join(_REMEDIES[each] for each in reasons)
-    sizes = any(known(each.peak_allocated_bytes) for each in document.memory)
-    beside = [_beside(each, one) for each in document.memory for one in each.correlations]
+    sizes = any(known(each.peak_allocated_bytes) for each in found)
+    beside = [_beside(each, one) for each in found for one in each.correlations]
     captions = (
         "allocated, reserved: peaks; program, allocator: alike from step to step",
         *dict.fromkeys(_why(each) for each in shown),

@@ -22,7 +22,7 @@ from chopperd.config.paths import own_command
 from chopperd.errors import TraceError
 from chopperd.model.memory import MemoryRows, SnapshotAction
 from chopperd.model.trace import Trace
-from chopperd.pipeline.reports import snapshots_of
+from chopperd.pipeline.memory import snapshots_of
 from chopperd.traces.read.reader import read_trace
 from chopperd.traces.read.snapshot import aligned, read_snapshot
 from tests.fuzz.pickles import FAILURES, hostile, outcome

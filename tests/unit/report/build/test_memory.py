@@ -1,0 +1,155 @@
+"""Memory beside the clock of its steps, and its table: figures of two steps by hand."""
+
+from dataclasses import replace
+
+from chopperd.model.memory import MemoryCorrelation, RankMemory, StepMemory
+from chopperd.model.report import FrameworkSummary, ReportDocument
+from chopperd.model.report_rows import ClockStats, RowClock
+from chopperd.report.build.memory import memory_beside_clock
+from chopperd.report.text.report import render_text
+from tests.unit.report.documents import single_gpu
+
+GIB = 1 << 30
+
+
+def step(number: int) -> StepMemory:
+    return StepMemory(
+        step=number,
+        allocations=10,
+        allocated_bytes=GIB,
+        peak_allocated_bytes=2 * GIB,
+        peak_reserved_bytes=3 * GIB,
+        held_bytes=GIB,
+        segment_allocs=1,
+        segment_frees=0,
+        segment_ns=500_000,
+        at_least=False,
+        event_queries=None,
+        record_streams=None,
+        rate_limiter_ns=None,
+        retries=1,
+        ooms=0,
+        waited_ratio=None,
+        waited_median_ns=None,
+        waited_p95_ns=None,
+    )
+
+
+def memory(**changes: object) -> RankMemory:
+    made = RankMemory(
+        rank=0,
+        device=0,
+        gpu=None,
+        source="rows",
+        steps=(step(0), step(7)),
+        warm_up_steps=0,
+        breaks=0,
+        program_ratio=1.0,
+        worst_program_ratio=1.0,
+        determinism_ratio=0.75,
+        worst_determinism_ratio=0.5,
+        peak_allocated_bytes=2 * GIB,
+        peak_reserved_bytes=3 * GIB,
+        held_bytes=GIB,
+        cv_allocated=0.0,
+        cv_reserved=0.0125,
+        segment_calls=2,
+        segment_ns=1_000_000,
+        retries=2,
+        ooms=0,
+        verdict="churns",
+        verdict_text="2 retries, 0 times out of memory",
+        reasons=("near_limit",),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def shown(document: ReportDocument, *found: RankMemory) -> list[str]:
+    text = render_text(replace(document, memory=found))
+    blocks = [each for each in text.split("\n\n") if "MEMORY" in each.split("\n")[0]]
+    return blocks[0].split("\n") if blocks else []
+
+
+def test_steps_have_the_clock_of_their_rows_and_the_gpu_of_their_device() -> None:
+    document = single_gpu()
+    busy = ClockStats(
+        mean_mhz=1700.0, low_mhz=None, high_mhz=None, p05_mhz=1600.0, p95_mhz=None, std_mhz=25.0,
+        samples=9,
+    )  # fmt: skip
+    clock = RowClock(basis="in_class", compute=None, busy=busy, coverage_ratio=1.0)
+    rows = [replace(row, clock=clock, power_w=650.0) for row in document.steps[:1]]
+    assert rows[0].step == 0
+    assert rows[0].waterfall_ns is not None
+    (found,) = memory_beside_clock([memory()], document.devices, rows)
+    first, second = found.steps
+    assert (first.busy_mean_mhz, first.busy_p05_mhz, first.busy_std_mhz) == (1700.0, 1600.0, 25.0)
+    assert (first.power_w, first.idle_allocator_ns) == (650.0, rows[0].waterfall_ns.idle_allocator)
+    assert (second.busy_mean_mhz, second.power_w, second.idle_allocator_ns) == (None, None, None)
+    assert found.gpu == document.devices[0].gpu
+    (bare,) = memory_beside_clock(
+        [memory(device=5)], document.devices, [replace(rows[0], clock=None, waterfall_ns=None)]
+    )
+    assert (bare.gpu, bare.steps[0].busy_mean_mhz) == (None, None)
+
+
+def test_a_row_without_clock_or_waterfall_leaves_them_unknown() -> None:
+    document = single_gpu()
+    rows = [replace(document.steps[0], clock=None, waterfall_ns=None, power_w=None)]
+    (found,) = memory_beside_clock([memory()], document.devices, rows)
+    assert (found.steps[0].busy_mean_mhz, found.steps[0].idle_allocator_ns) == (None, None)
+
+
+def test_the_table_has_peaks_segments_likeness_verdict_and_what_to_try() -> None:
+    document = replace(single_gpu(), framework=FrameworkSummary(name="fsdp1", evidence=()))
+    title, header, line, *caption = shown(document, memory(gpu="3"))
+    assert title == "FSDP AND MEMORY  fsdp1"
+    assert header.split()[:4] == ["rank", "gpu", "allocated", "reserved"]
+    assert line.split() == [
+        *("0", "3", "2.0", "GiB", "3.0", "GiB", "1.25", "2", "1.00", "2"),
+        *("1.000", "0.750", "churns"),
+    ]
+    said = " ".join(caption)
+    assert "churns: 2 retries, 0 times out of memory" in said
+    assert "try: leave memory free" in said
+    assert "profile_memory" not in said
+
+
+def test_what_is_unknown_is_not_zero_and_said_once() -> None:
+    nothing = memory(
+        rank=None, peak_allocated_bytes=None, peak_reserved_bytes=None, held_bytes=None,
+        cv_reserved=None, segment_calls=None, segment_ns=None, retries=None, program_ratio=None,
+        determinism_ratio=None, verdict="not_measured", verdict_text="not measured: one step",
+        reasons=(),
+    )  # fmt: skip
+    document = replace(single_gpu(), framework=FrameworkSummary(name="ddp", evidence=()))
+    title, _, line, *caption = shown(document, nothing, replace(nothing, device=1))
+    assert title == "MEMORY"
+    assert line.split() == ["dev", "0", "not", "measured"]
+    assert " ".join(caption).count("profile_memory=True") == 1
+    assert " ".join(caption).count("one step") == 1
+
+
+def test_figures_that_go_with_the_clock_are_said_with_their_interval() -> None:
+    known = MemoryCorrelation(
+        figure="segment_ns", rho=-0.5, low=-0.75, high=-0.25, effective_steps=80.0
+    )
+    few = replace(known, figure="retries", rho=None, low=None, high=None, effective_steps=4.0)
+    steps = (step(0), replace(step(7), at_least=True))
+    _, _, line, *caption = shown(single_gpu(), memory(steps=steps, correlations=(few, known)))
+    assert "≥ 2" in line
+    said = " ".join(caption)
+    assert "rank 0: segment ns with the clock's deviation: rho -0.50 [-0.75, -0.25]" in said
+    assert "retries with" not in said
+
+
+def test_without_memory_there_is_no_table() -> None:
+    assert shown(single_gpu()) == []
+
+
+def test_calls_that_are_none_are_shown_of_fsdp_only() -> None:
+    calls = memory(source="runtime", segment_calls=0)
+    ddp = replace(single_gpu(), framework=FrameworkSummary(name="ddp", evidence=()))
+    assert shown(ddp, calls) == []
+    assert len(shown(ddp, replace(calls, segment_calls=1))) > 2
+    fsdp = replace(ddp, framework=FrameworkSummary(name="fsdp2", evidence=()))
+    assert len(shown(fsdp, calls)) > 2
