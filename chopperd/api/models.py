@@ -17,6 +17,7 @@ from chopperd.model.answers import Finding
 from chopperd.model.captures import DeviceKernels, GpuDrop, JobEntry, TraceEntry, TraceState
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.kinds import CAUSE_BY_LABEL, Cause
+from chopperd.model.memory import RankMemory
 from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S
 
@@ -201,6 +202,22 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """Findings by job, newest job first; jobs without any are there with an empty list."""
 
     jobs: tuple[JobFindings, ...]
+
+
+class JobMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Device memory in a job's newest capture, by rank; `framework` is by evidence in the trace."""
+
+    job: str | None
+    run: str | None
+    time: str
+    framework: str
+    memory: tuple[RankMemory, ...]
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Device memory by job, newest job first; jobs without any are there with an empty list."""
+
+    jobs: tuple[JobMemory, ...]
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):

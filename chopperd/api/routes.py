@@ -158,6 +158,13 @@ _STEP_ROUTES: Final = (
         _none_seen("such job"),
     ),
     _large_for_viewers(
+        "/api/v1/fsdp",
+        in_pool(steps.memory),
+        models.Memory,
+        (steps.JOB, LIMIT),
+        _none_seen("such job"),
+    ),
+    _large_for_viewers(
         "/api/v1/compare",
         in_pool(steps.compare),
         ComparisonDocument,

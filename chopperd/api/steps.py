@@ -40,7 +40,7 @@ from chopperd.correlate.compared_reports import compare as compare_reports
 from chopperd.errors import IncomparableError, IngestError, IngestReason
 from chopperd.model.captures import StepQuery, TraceEntry
 from chopperd.model.comparison import Allowed
-from chopperd.model.report import FIELDS, PARTS_BY, without_parts
+from chopperd.model.report import FIELDS, PARTS_BY, ReportDocument, without_parts
 from chopperd.model.report_rows import Row
 from chopperd.model.services import Upload
 
@@ -162,8 +162,8 @@ def latest_report(call: Call) -> Response:
     return Response(body, media_type=media_type, headers={"vary": "accept"})
 
 
-def findings(call: Call) -> Response:
-    """What to do about each job: the findings of the report on its newest capture."""
+def _newest(call: Call) -> list[tuple[str | None, ReportDocument]]:
+    """Return the report on each job's newest capture, of those asked for."""
     source, wanted = call.services.steps, call[JOB]
     every = [each.job for each in source.jobs(call.viewer) if wanted in (None, each.job)]
     names = list(dict.fromkeys(every))[: call[LIMIT]]
@@ -176,13 +176,33 @@ def findings(call: Call) -> Response:
     ]
     if wanted is not None and not reports:
         raise _not_found("job, or none of its traces was analysed yet,")
-    found_by_job = tuple(
+    return reports
+
+
+def findings(call: Call) -> Response:
+    """What to do about each job: the findings of the report on its newest capture."""
+    found = (
         models.JobFindings(
             job=name, run=each.trace.run, time=each.generated.time, findings=each.findings
         )
-        for name, each in reports
+        for name, each in _newest(call)
     )
-    return json_response(models.Findings(jobs=found_by_job))
+    return json_response(models.Findings(jobs=tuple(found)))
+
+
+def memory(call: Call) -> Response:
+    """Device memory of each job by rank, with the clock of its steps: its newest capture's."""
+    found = (
+        models.JobMemory(
+            job=name,
+            run=each.trace.run,
+            time=each.generated.time,
+            framework=each.framework.name,
+            memory=each.memory,
+        )
+        for name, each in _newest(call)
+    )
+    return json_response(models.Memory(jobs=tuple(found)))
 
 
 def compare(call: Call) -> Response:

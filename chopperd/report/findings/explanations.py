@@ -159,6 +159,15 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         do="Read results less often, and copy with non_blocking=True to pinned memory.",
         check=_REPORT,
     ),
+    "alloc.churn": Explanation(
+        title="the GPU waits while the host allocates device memory",
+        meaning="Near its limit, or where frees wait for other streams, torch's allocator gives "
+        "segments back and asks for new ones in every step; each such call may wait for the GPU.",
+        fires=f"at {_share(clocks.LEAST_RATIO)} idle in such calls, in files with complete steps",
+        do="Leave memory free, or let frees come at fixed places of the program: FSDPv2, "
+        "expandable segments.",
+        check="chopperd report TRACE --memory SNAPSHOT, before and after",
+    ),
     "host.holder": Explanation(
         title="one thing on the host keeps the GPU idle",
         meaning="An operator, an annotation or a Python frame that launches nothing, or little, "

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from chopperd.model.answers import Finding, Held
+from chopperd.model.memory import MemoryReason
 from chopperd.model.report_rows import OTHER_PARTS
 from chopperd.report.findings.run import Run, finding
 from chopperd.report.text.wording import brief_ms, count, holder_name
@@ -30,6 +31,15 @@ _LOADER: Final = re.compile(
 _NAMES_SHOWN: Final = 3
 #: Nothing is named that holds less of the step.
 _NAMED_RATIO: Final = 0.01
+#: What to try against each reason why addresses vary or segments come and go.
+REMEDIES: Final[dict[MemoryReason, str]] = {
+    "near_limit": "leave memory free (smaller batches, expandable_segments:True)",
+    "delayed_frees": "FSDPv2, which frees at fixed places of the program",
+    "record_stream": "TORCH_NCCL_AVOID_RECORD_STREAMS=1 before torch 2.8",
+    "rate_limiter": "fewer all-gathers in flight (forward_prefetch, limit_all_gathers)",
+    "expandable_segments": "expandable_segments:False, to compare",
+    "unknown": "a snapshot (--memory FILE), which shows the frees that wait",
+}
 #: What to do about long launch calls.
 _LOADS_ONCE: Final = (
     "capture later steps, after a warm-up (schedule(wait=..., warmup=...)): a kernel is loaded at "
@@ -194,6 +204,28 @@ def _largest(run: Run, held: Sequence[Held], field: str) -> list[tuple[str, floa
     return sorted(sums, key=lambda each: -each[1])
 
 
+def _allocator(run: Run) -> Iterable[Finding]:
+    """Yield segment calls that idle the GPU in steps; those of a whole file may be its warm-up."""
+    bound_ns = run.mean_ns("idle_allocator")
+    if not run.summary.steps or not run.is_worth(bound_ns):
+        return
+    row = run.rows[0]
+    memory = [m for m in run.document.memory if (m.rank, m.device) == (row.rank, row.device)]
+    reasons: list[MemoryReason] = [reason for each in memory for reason in each.reasons]
+    tried = [REMEDIES[each] for each in dict.fromkeys(reasons)] or [REMEDIES["near_limit"]]
+    yield finding(
+        run,
+        "alloc.churn",
+        "the GPU waits while the host allocates device memory",
+        (
+            f"{run.share(bound_ns)} idle in calls that allocate, map or free segments",
+            *(f"{each.verdict.replace('_', ' ')}: {each.verdict_text}" for each in memory),
+        ),
+        bound_ns,
+        f"try {', or '.join(tried)}",
+    )
+
+
 def host_findings(run: Run) -> list[Finding]:
     """Return the findings about idle time, in no order."""
-    return [found for rule in (_data, _sync, _host) for found in rule(run)]
+    return [found for rule in (_data, _sync, _host, _allocator) for found in rule(run)]

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from chopperd.model.answers import DropShare, RankLine, TracedDrop
-from chopperd.model.memory import MemoryCorrelation, MemoryReason, RankMemory
+from chopperd.model.memory import MemoryCorrelation, RankMemory
 from chopperd.model.report import ReportDocument
+from chopperd.report.findings.hosts import REMEDIES
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.costs import CAUSE_WORDS, rank_name
 from chopperd.report.text.page import Section, plain, table
@@ -24,15 +25,6 @@ _RANKS_CAPTION: Final = (
 _RANK_STYLES: Final = {"straggler": "bold red", "pauses": "yellow"}
 
 
-#: What to try against each reason why addresses vary or segments come and go.
-_REMEDIES: Final[dict[MemoryReason, str]] = {
-    "near_limit": "leave memory free (smaller batches, expandable_segments:True)",
-    "delayed_frees": "FSDPv2, which frees at fixed places of the program",
-    "record_stream": "TORCH_NCCL_AVOID_RECORD_STREAMS=1 before torch 2.8",
-    "rate_limiter": "fewer all-gathers in flight (forward_prefetch, limit_all_gathers)",
-    "expandable_segments": "expandable_segments:False, to compare",
-    "unknown": "a snapshot (--memory FILE), which shows the frees that wait",
-}
 _NO_SIZES: Final = "sizes: record with profile_memory=True, or give a snapshot (--memory FILE)"
 
 
@@ -186,7 +178,7 @@ def memory(document: ReportDocument) -> Section | None:
     )
     shown = found[:_RANKS_SHOWN]
     reasons = dict.fromkeys(reason for each in found for reason in each.reasons)
-    remedies = ", or ".join(_REMEDIES[each] for each in reasons)
+    remedies = ", or ".join(REMEDIES[each] for each in reasons)
     sizes = any(known(each.peak_allocated_bytes) for each in found)
     beside = [_beside(each, one) for each in found for one in each.correlations]
     captions = (

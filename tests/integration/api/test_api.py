@@ -281,6 +281,13 @@ def test_findings_of_an_unknown_job_are_not_found(api: Starlette) -> None:
     assert ask(api, "GET", f"{V1}/findings", uid=STRANGER_UID).json() == {"jobs": []}
 
 
+def test_the_memory_of_a_job_is_by_rank_with_its_framework(api: Starlette) -> None:
+    (job,) = ask(api, "GET", f"{V1}/fsdp?job=train", uid=OWNER_UID).json()["jobs"]
+    assert (job["job"], job["framework"], job["memory"]) == ("train", "fsdp2", [])
+    check_problem(ask(api, "GET", f"{V1}/fsdp?job=other", uid=OWNER_UID), 404)
+    assert ask(api, "GET", f"{V1}/fsdp", uid=STRANGER_UID).json() == {"jobs": []}
+
+
 def test_two_jobs_are_compared_for_those_who_may_see_both(api: Starlette) -> None:
     """The job with itself: its steps are the same, and far too few to tell more."""
     answer = ask(api, "GET", f"{V1}/compare?a=train&b=train", uid=OWNER_UID).json()
@@ -293,7 +300,7 @@ def test_two_jobs_are_compared_for_those_who_may_see_both(api: Starlette) -> Non
 
 
 JOB_URLS = [
-    *("jobs", "steps", "traces", "report/latest", "findings", "jobs/train"),
+    *("jobs", "steps", "traces", "report/latest", "findings", "fsdp", "jobs/train"),
     *("steps/4", "steps/4/kernels"),
 ]
 

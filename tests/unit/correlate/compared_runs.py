@@ -1,19 +1,12 @@
 """Reports of runs built by hand for comparisons: GPUs, step times and what else a step has."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from chopperd.model.memory import RankMemory, StepMemory
 from chopperd.model.report import DeviceSummary, Reference, ReportDocument
 from chopperd.model.report_rows import ExposedComm
 from tests.unit.report.documents import MS, clockless_waterfall, eight_gpus, family, row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithMemory(ReportDocument):
-    """A report with the memory of its ranks."""
-
-    memory: tuple[RankMemory, ...] = ()
 
 
 def run_of(
@@ -118,5 +111,4 @@ def with_memory(document: ReportDocument, warm_up: int, **values: object) -> Rep
         )
         for each in document.devices
     )
-    fields = {name: getattr(document, name) for name in ReportDocument.__dataclass_fields__}
-    return WithMemory(**fields, memory=memory)
+    return replace(document, memory=memory)

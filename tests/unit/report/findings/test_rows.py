@@ -107,6 +107,7 @@ def only(found: Sequence[Finding]) -> Finding:
         ("idle_data", "data.wait", 1.9, 2.0),
         ("idle_launch_prep", "launch.bound", 9.9, 10.0),
         ("idle_sync", "host.sync", 1.9, 2.0),
+        ("idle_allocator", "alloc.churn", 1.9, 2.0),
         ("exposed_comm", "comm.exposed", 4.9, 5.0),
         ("exposed_copy", "copy.exposed", 1.9, 2.0),
     ],
