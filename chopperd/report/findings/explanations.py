@@ -163,7 +163,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         title="the GPU waits while the host allocates device memory",
         meaning="Near its limit, or where frees wait for other streams, torch's allocator gives "
         "segments back and asks for new ones in every step; each such call may wait for the GPU.",
-        fires=f"at {_share(clocks.LEAST_RATIO)} idle in such calls, in files with complete steps",
+        fires=f"at {_share(clocks.LEAST_RATIO)} idle in such calls, in steps after warm-up",
         do="Leave memory free, or let frees come at fixed places of the program: FSDPv2, "
         "expandable segments.",
         check="chopperd report TRACE --memory SNAPSHOT, before and after",

@@ -31,11 +31,15 @@ _LOADER: Final = re.compile(
 _NAMES_SHOWN: Final = 3
 #: Nothing is named that holds less of the step.
 _NAMED_RATIO: Final = 0.01
+_NO_STREAMS: Final = (
+    "FSDPv2 (fully_shard), whose frees wait for no stream, or TORCH_NCCL_AVOID_RECORD_STREAMS=1 "
+    "before torch 2.8"
+)
 #: What to try against each reason why addresses vary or segments come and go.
 REMEDIES: Final[dict[MemoryReason, str]] = {
     "near_limit": "leave memory free (smaller batches, expandable_segments:True)",
-    "delayed_frees": "FSDPv2, which frees at fixed places of the program",
-    "record_stream": "TORCH_NCCL_AVOID_RECORD_STREAMS=1 before torch 2.8",
+    "delayed_frees": _NO_STREAMS,
+    "record_stream": _NO_STREAMS,
     "rate_limiter": "fewer all-gathers in flight (forward_prefetch, limit_all_gathers)",
     "expandable_segments": "expandable_segments:False, to compare",
     "unknown": "a snapshot (--memory FILE), which shows the frees that wait",
@@ -205,21 +209,22 @@ def _largest(run: Run, held: Sequence[Held], field: str) -> list[tuple[str, floa
 
 
 def _allocator(run: Run) -> Iterable[Finding]:
-    """Yield segment calls that idle the GPU in steps; those of a whole file may be its warm-up."""
-    bound_ns = run.mean_ns("idle_allocator")
-    if not run.summary.steps or not run.is_worth(bound_ns):
-        return
+    """Yield segment calls that idle the GPU in steps after its warm-up."""
     row = run.rows[0]
     memory = [m for m in run.document.memory if (m.rank, m.device) == (row.rank, row.device)]
+    idle_ns = [step.idle_allocator_ns or 0 for m in memory for step in m.steps[m.warm_up_steps :]]
+    bound_ns = sum(idle_ns) / max(len(idle_ns), 1)
+    if not any(m.verdict == "churns" for m in memory) or not run.is_worth(bound_ns):
+        return
     reasons: list[MemoryReason] = [reason for each in memory for reason in each.reasons]
-    tried = [REMEDIES[each] for each in dict.fromkeys(reasons)] or [REMEDIES["near_limit"]]
+    tried = [*dict.fromkeys(REMEDIES[each] for each in reasons)] or [REMEDIES["near_limit"]]
     yield finding(
         run,
         "alloc.churn",
         "the GPU waits while the host allocates device memory",
         (
             f"{run.share(bound_ns)} idle in calls that allocate, map or free segments",
-            *(f"{each.verdict.replace('_', ' ')}: {each.verdict_text}" for each in memory),
+            *(each.verdict_text for each in memory),
         ),
         bound_ns,
         f"try {', or '.join(tried)}",

@@ -178,7 +178,7 @@ def memory(document: ReportDocument) -> Section | None:
     )
     shown = found[:_RANKS_SHOWN]
     reasons = dict.fromkeys(reason for each in found for reason in each.reasons)
-    remedies = ", or ".join(REMEDIES[each] for each in reasons)
+    remedies = ", or ".join(dict.fromkeys(REMEDIES[each] for each in reasons))
     sizes = any(known(each.peak_allocated_bytes) for each in found)
     beside = [_beside(each, one) for each in found for one in each.correlations]
     captions = (

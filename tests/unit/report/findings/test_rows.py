@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.answers import ChopperTimes, Finding, Held, RankLine, RanksSummary
+from chopperd.model.memory import MemoryVerdict
 from chopperd.model.report import Profiler, ReportDocument
 from chopperd.model.report_rows import CollectiveTraffic, ExposedComm, ExposedCopy
 from chopperd.report.findings.catalogue import MOST_FINDINGS, findings_of
 from chopperd.report.findings.explanations import EXPLANATIONS, explained
+from tests.unit.report.build.test_memory import memory, step
 from tests.unit.report.documents import MS, eight_gpus, single_gpu
 
 
@@ -107,7 +109,6 @@ def only(found: Sequence[Finding]) -> Finding:
         ("idle_data", "data.wait", 1.9, 2.0),
         ("idle_launch_prep", "launch.bound", 9.9, 10.0),
         ("idle_sync", "host.sync", 1.9, 2.0),
-        ("idle_allocator", "alloc.churn", 1.9, 2.0),
         ("exposed_comm", "comm.exposed", 4.9, 5.0),
         ("exposed_copy", "copy.exposed", 1.9, 2.0),
     ],
@@ -119,6 +120,35 @@ def test_a_row_is_a_finding_from_its_share_of_the_step_on(
     found = only(findings_of(with_rows(**{row: enough_ms})))  # type: ignore[arg-type]
     assert (found.code, found.bound_ns, found.basis) == (code, int(enough_ms * MS), "row")
     assert f"({enough_ms:.1f} %)" in found.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "idle_ms", "found"),
+    [("churns", 2.0, True), ("churns", 1.9, False), ("deterministic", 9.0, False)],
+)
+def test_segment_calls_after_warm_up_are_a_finding_where_they_come_again(
+    verdict: MemoryVerdict, idle_ms: float, *, found: bool
+) -> None:
+    """The first step, of 50 ms in such calls, is warm-up; the mean of the others counts."""
+    document = with_rows(idle_allocator=20)
+    row = next(row for row in document.steps if row.is_critical)
+    first, second, third = (
+        replace(step(nth), idle_allocator_ns=round(ms * MS))
+        for nth, ms in enumerate((50, idle_ms - 1, idle_ms + 1))
+    )
+    own = memory(
+        rank=row.rank, device=row.device, steps=(first, second, third), warm_up_steps=1,
+        verdict=verdict,
+    )  # fmt: skip
+    findings = findings_of(replace(document, memory=(own, replace(own, rank=99))))
+    assert [(each.code, each.bound_ns) for each in findings] == (
+        [("alloc.churn", 2 * MS)] if found else []
+    )
+    if found:
+        assert "2.0 ms (2.0 %) idle" in findings[0].evidence[0]
+        assert findings[0].action.startswith("try leave memory free")
+        unknown = replace(document, memory=(replace(own, reasons=()),))
+        assert only(findings_of(unknown)).action == findings[0].action
 
 
 def test_the_largest_comes_first_and_five_at_most() -> None:
