@@ -105,7 +105,7 @@ def summary_of(drafts: Sequence[DraftRow]) -> Summary:
 
 
 def document_of(drafts: Sequence[DraftRow], summary: Summary) -> ReportDocument:
-    """The document as far as findings about clocks look at it."""
+    """The parts of a document that findings about clocks are made from."""
     trace = TraceSummary(
         path="simulated",
         sha256="",

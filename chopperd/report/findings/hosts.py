@@ -212,8 +212,9 @@ def _allocator(run: Run) -> Iterable[Finding]:
     """Yield segment calls that idle the GPU in steps after its warm-up."""
     row = run.rows[0]
     memory = [m for m in run.document.memory if (m.rank, m.device) == (row.rank, row.device)]
-    idle_ns = [step.idle_allocator_ns or 0 for m in memory for step in m.steps[m.warm_up_steps :]]
-    bound_ns = sum(idle_ns) / max(len(idle_ns), 1)
+    idle_ns = [step.idle_allocator_ns for m in memory for step in m.steps[m.warm_up_steps :]]
+    known_ns = [each for each in idle_ns if each is not None]
+    bound_ns = sum(known_ns) / max(len(known_ns), 1)
     if not any(m.verdict == "churns" for m in memory) or not run.is_worth(bound_ns):
         return
     reasons: list[MemoryReason] = [reason for each in memory for reason in each.reasons]

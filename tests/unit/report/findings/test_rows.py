@@ -149,6 +149,9 @@ def test_segment_calls_after_warm_up_are_a_finding_where_they_come_again(
         assert findings[0].action.startswith("try leave memory free")
         unknown = replace(document, memory=(replace(own, reasons=()),))
         assert only(findings_of(unknown)).action == findings[0].action
+        # A step without a row in the waterfall is unknown, not free of such calls.
+        more = replace(own, steps=(*own.steps, step(3)))
+        assert only(findings_of(replace(document, memory=(more,)))).bound_ns == 2 * MS
 
 
 def test_the_largest_comes_first_and_five_at_most() -> None:
