@@ -9,6 +9,7 @@ from typing import Final
 
 from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, TraceSummary
 from chopperd.model.report_rows import Row
+from chopperd.palette import ROWS
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.costs import gpu_name, launch_parts, main_cause, wait_and_transfer
 from chopperd.report.text.holders import holders
@@ -24,20 +25,6 @@ _GPUS_SHOWN: Final = 16
 _TRACES_SHOWN: Final = 16
 _NOTES_SHOWN: Final = 3
 _NAME_WIDTH: Final = 22
-_WATERFALL_LABELS: Final = {
-    "compute_at_ref": "compute at the reference clock",
-    "dvfs_loss": "clock loss (ceiling)",
-    "compute_unsampled": "compute, clock not sampled",
-    "exposed_comm": "exposed communication",
-    "exposed_copy": "exposed copies",
-    "unknown": "unknown (launches without record)",
-    "idle_launch_call": "idle, launch latency",
-    "idle_allocator": "idle, device malloc or free",
-    "idle_data": "idle, waiting for data",
-    "idle_sync": "idle, synchronise call",
-    "idle_launch_prep": "idle, host prepares a launch",
-    "idle_other": "idle, no next launch known",
-}
 #: Columns of a table of steps, whose cells `step_cells` gives, and its caption.
 STEP_COLUMNS: Final = (
     *("step", "-?rank", "<-gpu", "-window", "-??compute", "-comm*", "-idle", "-marker", "-???MHz"),
@@ -46,7 +33,7 @@ STEP_COLUMNS: Final = (
 STEP_CAPTION: Final = "times in ms; comm*: with no compute at the same time"
 _REMARKS: Final = ("host_only", "tail", "partial")
 _HOST_CAPTION: Final = "times in ms, of the host's markers"
-_IDLE_ROWS: Final = tuple(name for name in _WATERFALL_LABELS if name.startswith("idle_"))
+_IDLE_ROWS: Final = tuple(name for name in ROWS if name.startswith("idle_"))
 
 
 def waterfall(document: ReportDocument) -> Section | None:
@@ -83,8 +70,8 @@ def _waterfall_lines(
     document: ReportDocument, waterfall_ns: Mapping[str, float]
 ) -> Iterator[tuple[str, float, str | None]]:
     is_clocked = "dvfs_loss" in waterfall_ns
-    for name in _WATERFALL_LABELS:
-        label, value_ns = _WATERFALL_LABELS[name], waterfall_ns.get(name)
+    for name, mark in ROWS.items():
+        label, value_ns = mark.words, waterfall_ns.get(name)
         if not value_ns:
             continue
         if name == "compute_unsampled" and not is_clocked:

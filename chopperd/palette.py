@@ -1,0 +1,66 @@
+"""The words and the fixed colours of waterfall rows and causes, alike in every output.
+
+Colours are told apart by the colour-blind from their neighbours in the stack, and stand at 3:1 or
+more on white and on a dark panel; where two do not suffice alone, a texture helps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How one row or cause is named and drawn; `texture` is "", "dashes", "dots" or "hatch"."""
+
+    words: str
+    colour: str
+    texture: str = ""
+
+
+#: Compute at the reference is the background of every waterfall, so it has a colour a scheme.
+COMPUTE_LIGHT: Final = "#D9DDE3"
+COMPUTE_DARK: Final = "#323B46"
+COMPUTE_GRAFANA: Final = "#8B96A3"
+
+#: What is not known is hatched, never a colour of its own.
+UNKNOWN_LIGHT: Final = "#7C838C"
+UNKNOWN_DARK: Final = "#77828E"
+
+#: Drops, hung calls and errors: marks and text only.
+ALERT_LIGHT: Final = "#D1242F"
+ALERT_DARK: Final = "#FF5C66"
+
+#: Panels of simulated data: a strip that nobody overlooks, and its text.
+SIMULATED: Final = "#FFF3CF"
+SIMULATED_TEXT: Final = "#5F4700"
+
+#: Parts of a step's time in the order of the stack; clock loss is drawn by its causes.
+ROWS: Final[Mapping[str, Mark]] = {
+    "compute_at_ref": Mark("compute at the reference clock", COMPUTE_GRAFANA),
+    "dvfs_loss": Mark("clock loss (ceiling)", "#C28B1E"),
+    "compute_unsampled": Mark("compute, clock not sampled", UNKNOWN_LIGHT, "hatch"),
+    "exposed_comm": Mark("exposed communication", "#2F66D0"),
+    "exposed_copy": Mark("exposed copies", "#12A2C1"),
+    "unknown": Mark("unknown (launches without record)", UNKNOWN_LIGHT, "hatch"),
+    "idle_launch_call": Mark("idle, launch latency", "#69A02B"),
+    "idle_allocator": Mark("idle, device malloc or free", "#4F7031"),
+    "idle_data": Mark("idle, waiting for data", "#239889"),
+    "idle_sync": Mark("idle, synchronise call", "#8E8F1C"),
+    "idle_launch_prep": Mark("idle, host prepares a launch", "#3B8A4F"),
+    "idle_other": Mark("idle, no next launch known", "#667A70"),
+}
+
+#: Why a clock is below its reference, in the order of the stack.
+CAUSES: Final[Mapping[str, Mark]] = {
+    "user_limit": Mark("user limit", "#7E6322", "dashes"),
+    "power_cap": Mark("power cap", "#C28B1E"),
+    "thermal": Mark("thermal", "#C43A0A"),
+    "hw_thermal": Mark("hw thermal", "#E0607A"),
+    "power_brake": Mark("power brake", "#A93FA0"),
+    "hw_slowdown": Mark("hw slowdown", "#A67CF0"),
+    "sync_boost": Mark("sync boost", "#B0796B"),
+    "low_utilization": Mark("low utilization", "#7F8F63", "dots"),
+    "unexplained": Mark("unexplained", "#77708A", "dots"),
+    "unknown": Mark("unknown", UNKNOWN_LIGHT, "hatch"),
+}

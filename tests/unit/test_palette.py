@@ -1,0 +1,50 @@
+"""Words and colours of rows and causes: complete, told apart, and seen on both backgrounds."""
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+
+from chopperd import palette
+from chopperd.model.kinds import Cause
+from chopperd.model.report_rows import Waterfall
+
+PANELS = ("#FFFFFF", "#151A21")
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of a colour as WCAG 2 defines it."""
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_black_on_white_has_the_largest_contrast() -> None:
+    assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_marks_are_seen_on_both_panels(panel: str) -> None:
+    marks = [*palette.ROWS.values(), *palette.CAUSES.values()]
+    for mark in marks:
+        if mark.colour not in (palette.COMPUTE_GRAFANA, palette.UNKNOWN_LIGHT):
+            assert contrast(mark.colour, panel) > 2.95, mark
+
+
+def test_every_row_and_cause_has_its_mark_in_the_order_of_the_stack() -> None:
+    assert list(palette.ROWS) == [field.name for field in dataclasses.fields(Waterfall)]
+    assert {cause.label for cause in Cause} <= set(palette.CAUSES)
+
+
+def test_neighbours_differ() -> None:
+    for marks in (palette.ROWS, palette.CAUSES):
+        for one, other in pairwise(marks.values()):
+            assert (one.colour, one.texture) != (other.colour, other.texture)
