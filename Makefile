@@ -14,7 +14,7 @@ PARTS := e2e integration-sampling integration-reports e2e-agent integration-agen
   integration-traces integration-rest
 
 .PHONY: demo check lint unit-covered unit-rest test integration $(PARTS) golden compat bench fuzz format \
-  schema dashboards reference docs wheels compiler prometheus systemd clean
+  schema dashboards reference docs wheels compiler prometheus systemd chromium clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -110,7 +110,7 @@ unit-covered: $(VENV)/.ready-dev
 unit-rest: $(VENV)/.ready-dev
 	$(PYTEST) tests/unit $(addprefix --ignore=,$(COVERING))
 
-READY_TEST := $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_OLDEST)
+READY_TEST := $(VENV)/.ready-native prometheus systemd chromium $(VENV)/.ready-$(TORCH) $(AMDSMI_OLDEST)
 
 test: check $(READY_TEST)
 	$(MAKE) $(SIDE_BY_SIDE) -j$$((2 * $(CORES))) $(PARTS) golden
@@ -187,6 +187,15 @@ prometheus:
 	apt-get update -qq; \
 	DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -y -qq --no-install-recommends prometheus > /dev/null
+
+# Pages and HTML reports are looked at in a real browser.
+chromium:
+	@if command -v chromium > /dev/null; then exit 0; fi; \
+	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
+	  echo 'this needs Chromium: apt-get install -y --no-install-recommends chromium' >&2; exit 1; \
+	fi; \
+	apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null
 
 # The tests check the unit with systemd's own programs; none of it has to run.
 systemd:
