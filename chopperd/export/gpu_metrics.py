@@ -15,11 +15,13 @@ from chopperd.export.metric import (
     minimal,
     standard,
     traced_by,
+    traced_sum,
     traced_value,
 )
 from chopperd.model.devices import MEMORY_SOURCES, GpuInfo
 from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
-from chopperd.model.live import GpuLive
+from chopperd.model.live import GpuLive, TracedTotals
+from chopperd.model.memory import MEASURED_VERDICTS
 from chopperd.units import hertz_from_megahertz, seconds_from_ns
 
 CAUSE: Final = Label("cause", tuple(cause.label for cause in CAUSES))
@@ -236,6 +238,13 @@ ROW: Final = Label(
     ),
 )
 CLASS: Final = Label("class", tuple(kind.label for kind in KERNEL_CLASSES))
+VERDICT: Final = Label("verdict", MEASURED_VERDICTS)
+
+
+def _verdict(traced: TracedTotals) -> dict[str, float]:
+    memory = traced.last_memory
+    return {memory.verdict: 1.0} if memory and memory.verdict in MEASURED_VERDICTS else {}
+
 
 TRACED_METRICS: Final = (
     standard(
@@ -257,6 +266,49 @@ TRACED_METRICS: Final = (
         "traced_kernel_lost_seconds_total",
         "Traced kernel time lost against the reference clock, by class, where the clock is known",
         traced_by(CLASS, lambda traced: traced.kernel_lost_s),
+    ),
+    full(
+        "traced_memory_allocated_peak_bytes",
+        "Newest capture's largest device memory in the job's hands, after warm-up, by the process",
+        traced_value("last_memory.peak_allocated_bytes", float),
+    ),
+    full(
+        "traced_memory_reserved_peak_bytes",
+        "Newest capture's largest device memory held by the job's allocator, after warm-up, by the "
+        "process",
+        traced_value("last_memory.peak_reserved_bytes", float),
+    ),
+    full(
+        "traced_memory_reserved_variation_ratio",
+        "Newest capture's standard deviation of the steps' reserved peaks over their mean; near "
+        "the limit it may be 0 although the allocator churns",
+        traced_value("last_memory.cv_reserved", float),
+    ),
+    full(
+        "traced_determinism_verdict",
+        "How steady the allocator was from step to step of the newest capture: always 1, of the "
+        "one verdict that holds; absent if not measured",
+        traced_by(VERDICT, _verdict),
+    ),
+    full(
+        "traced_memory_steps_total",
+        "Traced steps after warm-up whose calls for segments and retries are known; divide by it",
+        traced_sum("memory", "steps"),
+    ),
+    full(
+        "traced_memory_segment_calls_total",
+        "Calls of those steps that took or gave back device memory, failed ones too",
+        traced_sum("memory", "segment_calls"),
+    ),
+    full(
+        "traced_memory_segment_seconds_total",
+        "Host time of those steps in such calls; what idled the GPU is the row idle_allocator",
+        traced_sum("memory", "segment_s"),
+    ),
+    full(
+        "traced_memory_retries_total",
+        "Allocations of those steps that worked only after cached memory was given back",
+        traced_sum("memory", "retries"),
     ),
     standard(
         "traced_last_capture_timestamp_seconds",

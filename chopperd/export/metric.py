@@ -172,6 +172,14 @@ def traced_by(label: Label, values: Callable[[TracedTotals], Mapping[str, float]
     )
 
 
+def traced_sum(field: str, key: str) -> Source:
+    """As `traced_value`, one of the sums in a table; none of a GPU whose table lacks it."""
+    return Source(
+        lambda view: [((gpu,), getattr(sums, field).get(key)) for gpu, sums in _traced(view)],
+        (GPU,),
+    )
+
+
 def _traced(view: View) -> Iterable[tuple[str, TracedTotals]]:
     for gpu in view.snapshot.gpus:
         if gpu.up and gpu.info.gpu in view.snapshot.traced:

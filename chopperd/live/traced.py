@@ -10,7 +10,8 @@ from chopperd.clock import Clock
 from chopperd.live.gpu_track import sum_by_key
 from chopperd.model.devices import GpuProcess
 from chopperd.model.kinds import CAUSE_BY_LABEL
-from chopperd.model.live import TracedTotals
+from chopperd.model.live import MEMORY_SUMS, TracedTotals
+from chopperd.model.memory import RankMemory
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S, seconds_from_ns
@@ -20,7 +21,7 @@ RECENT_NS: Final = 15 * 60 * NS_PER_S
 #: Traced devices whose report may still change; far more than come within the time above.
 _MOST_COUNTED: Final = 1024
 #: The sums among a GPU's totals.
-_SUMS: Final = ("window_s", "lost_s", "kernel_s", "kernel_lost_s")
+_SUMS: Final = ("window_s", "lost_s", "kernel_s", "kernel_lost_s", "memory")
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -64,7 +65,7 @@ class TracedLedger:
             for row in document.totals:
                 if row.gpu is None or row.start_unix_ns is None:
                     continue
-                found = _found(row, row.start_unix_ns)
+                found = _found(row, row.start_unix_ns, _memory_of(row, document))
                 if found.last_capture_unix_ns > since_ns:
                     traced = _Traced(row.job, row.run, row.rank, row.device, row.start_unix_ns)
                     self._count(row.gpu, traced, found)
@@ -124,7 +125,31 @@ def _pid_of(row: Row, document: ReportDocument) -> int | None:
     return pids.pop() if len(pids) == 1 else None
 
 
-def _found(row: Row, start_unix_ns: int) -> TracedTotals:
+def _memory_of(row: Row, document: ReportDocument) -> RankMemory | None:
+    """Return the memory of a row's device; None if it is unknown, or of several processes."""
+    key = row.rank, row.device, row.gpu
+    found = [each for each in document.memory if (each.rank, each.device, each.gpu) == key]
+    return found[0] if len(found) == 1 else None
+
+
+def _memory_sums(memory: RankMemory | None) -> dict[str, float]:
+    """Sum over the steps whose segment calls and retries are both known; empty without any.
+
+    Sums that leave out a figure of some steps would make the figure per step too low.
+    """
+    steps = memory.steps[memory.warm_up_steps :] if memory is not None else ()
+    sums: dict[str, float] = {}
+    for step in steps:
+        values = step.segment_allocs, step.segment_frees, step.segment_ns, step.retries
+        allocs, frees, length_ns, retries = values
+        if allocs is None or frees is None or length_ns is None or retries is None:
+            continue
+        figures = 1, allocs + frees, seconds_from_ns(length_ns), retries
+        sums = sum_by_key(sums, dict(zip(MEMORY_SUMS, figures, strict=True)))
+    return sums
+
+
+def _found(row: Row, start_unix_ns: int, memory: RankMemory | None) -> TracedTotals:
     """Convert a report's row of one device to totals; unknown times are left out."""
     waterfall_ns = asdict(row.waterfall_ns) if row.waterfall_ns else {}
     by_cause_ns = row.dvfs.by_cause_ns or {}
@@ -135,6 +160,8 @@ def _found(row: Row, start_unix_ns: int) -> TracedTotals:
         kernel_lost_s=_sums_s((each.class_, each.lost_ns) for each in row.classes),
         last_capture_unix_ns=start_unix_ns + (row.window_ns or 0),
         compute_ratio=(row.compute_ns or 0) / row.busy_ns if row.busy_ns else None,
+        memory=_memory_sums(memory),
+        last_memory=memory and replace(memory, steps=(), correlations=()),
     )
 
 

@@ -6,9 +6,11 @@ A value that is not known, or no longer fresh, is None; an old one is never repe
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.kinds import Cause
+from chopperd.model.memory import RankMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +227,10 @@ class AnalysisLive:
     trouble: str | None = None
 
 
+#: Keys of `TracedTotals.memory`.
+MEMORY_SUMS: Final = ("steps", "segment_calls", "segment_s", "retries")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedTotals:
     """Sums over the captures of one GPU since the agent started, s; they never fall.
@@ -237,9 +243,14 @@ class TracedTotals:
     # Kernel time and its loss by class
     kernel_s: Mapping[str, float] = field(default_factory=dict)
     kernel_lost_s: Mapping[str, float] = field(default_factory=dict)
+    # Steps after warm-up whose calls for segments of memory are known, and those calls: see
+    # `MEMORY_SUMS`
+    memory: Mapping[str, float] = field(default_factory=dict)
     last_capture_unix_ns: int  # when the newest capture ended
     # The share of compute in that capture's busy time; None where not known
     compute_ratio: float | None = None
+    # Device memory of that capture, without its steps; None: not known, or several processes
+    last_memory: RankMemory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ Source: DESIGN.md section 2, "FSDP and memory"; facts about torch in c10's CUDAC
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 
@@ -17,6 +17,8 @@ MemorySource = Literal["snapshot", "rows", "hook", "runtime"]
 MemoryVerdict = Literal[
     "churns", "program_varies", "segments_steady", "varies", "deterministic", "not_measured"
 ]
+#: Verdicts of what was measured.
+MEASURED_VERDICTS: Final = tuple(each for each in get_args(MemoryVerdict) if each != "not_measured")
 MemoryReason = Literal[
     "near_limit", "delayed_frees", "record_stream", "rate_limiter", "expandable_segments", "unknown"
 ]

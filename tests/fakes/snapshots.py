@@ -1,10 +1,12 @@
 """Snapshots of a node written out: eight GPUs of which everything is known."""
 
 from dataclasses import replace
+from typing import Final
 
 from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming, Vendor
 from chopperd.model.kinds import CAUSES, COMPUTE_CLASSES, KERNEL_CLASSES, Cause
 from chopperd.model.live import (
+    MEMORY_SUMS,
     AnalysisLive,
     ArchiveLive,
     DiesLive,
@@ -20,6 +22,7 @@ from chopperd.model.live import (
     StoreLive,
     TracedTotals,
 )
+from chopperd.model.memory import RankMemory
 from chopperd.units import NS_PER_S
 
 TAKEN_UNIX_NS = 1_800_000_000 * NS_PER_S
@@ -126,13 +129,43 @@ def gpu_live(index: int = 0) -> GpuLive:
     )
 
 
+#: Of a job that keeps its memory.
+MEMORY: Final = RankMemory(
+    rank=0,
+    device=0,
+    gpu="0",
+    source="rows",
+    steps=(),
+    warm_up_steps=1,
+    breaks=0,
+    program_ratio=1.0,
+    worst_program_ratio=1.0,
+    determinism_ratio=1.0,
+    worst_determinism_ratio=1.0,
+    peak_allocated_bytes=30 << 30,
+    peak_reserved_bytes=40 << 30,
+    held_bytes=10 << 30,
+    cv_allocated=0.0,
+    cv_reserved=0.0,
+    segment_calls=0,
+    segment_ns=0,
+    retries=0,
+    ooms=0,
+    verdict="deterministic",
+    verdict_text="each step gets the addresses of the last",
+    reasons=(),
+)
+
+
 def traced() -> TracedTotals:
     return TracedTotals(
         window_s={row: 0.5 for row in ROWS},
         lost_s={cause: 0.25 for cause in CAUSES},
         kernel_s={kind.label: 2.0 for kind in KERNEL_CLASSES},
         kernel_lost_s={kind.label: 0.125 for kind in sorted(COMPUTE_CLASSES)},
+        memory=dict(zip(MEMORY_SUMS, (8.0, 24.0, 0.5, 2.0), strict=True)),
         last_capture_unix_ns=TAKEN_UNIX_NS - 60 * NS_PER_S,
+        last_memory=MEMORY,
     )
 
 

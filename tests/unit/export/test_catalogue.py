@@ -86,7 +86,8 @@ def test_profiles_hold_the_ones_before_them() -> None:
     # Standard adds memory clock, default limit, memory used and size, activity, last sample, kept
     # rate; 10 causes lost; 5 counters of NVML; traced: 12 rows, 10 causes, the time. Full adds 11
     # buckets, 13 classes, the loss of 10 compute classes, 3 figures of drops, the memory reserved,
-    # the temperature at which the hardware slows down, the spread of dies, and 5 paces.
+    # the temperature at which the hardware slows down, the spread of dies, 8 figures of traced
+    # device memory, and 5 paces.
     # The agent, minimal: build, backend, simulated, paused, snapshot, ticks, missed, restarts,
     # series, render errors. Standard adds start, 3 kinds of call, 3 of faults, abandoned, lost
     # samples, damaged chunks, recorder, store, memory rows, spool, waiting, 6 outcomes,
@@ -95,7 +96,7 @@ def test_profiles_hold_the_ones_before_them() -> None:
     [
         (Profile.MINIMAL, 15, 10),
         (Profile.STANDARD, 15 + 7 + 10 + 5 + 23, 10 + 46),
-        (Profile.FULL, 15 + 7 + 10 + 5 + 23 + 11 + 23 + 3 + 2 + 1 + 5, 10 + 46),
+        (Profile.FULL, 15 + 7 + 10 + 5 + 23 + 11 + 23 + 3 + 2 + 1 + 8 + 5, 10 + 46),
     ],
 )
 def test_the_series_of_eight_gpus_are_as_many_as_said(

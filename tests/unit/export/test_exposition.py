@@ -231,6 +231,13 @@ def test_units_are_base_units() -> None:
         "gpu_last_sample_timestamp_seconds": 1_799_999_999.95,
         "agent_kept_rate_hertz": 10.0,
         "traced_last_capture_timestamp_seconds": 1_799_999_940.0,
+        "traced_memory_allocated_peak_bytes": 32_212_254_720.0,
+        "traced_memory_reserved_peak_bytes": 42_949_672_960.0,
+        "traced_memory_reserved_variation_ratio": 0.0,
+        "traced_memory_steps_total": 8.0,
+        "traced_memory_segment_calls_total": 24.0,
+        "traced_memory_segment_seconds_total": 0.5,
+        "traced_memory_retries_total": 2.0,
     }
     for name, value in expected.items():
         assert values_of(text, f"chopperd_{name}")["3"] == pytest.approx(value, rel=1e-12)
@@ -238,6 +245,8 @@ def test_units_are_base_units() -> None:
         "gpu": 61.0,
         "memory": 70.0,
     }
+    verdict = values_of(text, "chopperd_traced_determinism_verdict", "verdict")
+    assert verdict == {"deterministic": 1.0}
     # Sums over the eight GPUs.
     assert values_of(text, "chopperd_agent_ticks_total") == {"": 80_000.0}
     assert values_of(text, "chopperd_agent_missed_ticks_total") == {"": 24.0}

@@ -7,10 +7,14 @@ import pytest
 from chopperd.live.traced import RECENT_NS, TracedLedger
 from chopperd.model.devices import GpuProcess
 from chopperd.model.kinds import Cause
+from chopperd.model.live import MEMORY_SUMS
+from chopperd.model.memory import RankMemory
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Dvfs, Family, Row
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
+from tests.fakes.snapshots import MEMORY
+from tests.unit.correlate.memory.building import step_memory
 from tests.unit.report.documents import (
     classes_of,
     clocked_waterfall,
@@ -215,3 +219,55 @@ def test_the_share_of_compute_is_the_newest_captures() -> None:
     assert traced.recent()["0"].compute_ratio == 0.25
     traced.add(document(replace(ROW, start_unix_ns=NOW_NS, compute_ns=None, busy_ns=None)))
     assert traced.recent()["0"].compute_ratio is None
+
+
+def with_memory(*memory: RankMemory, start_unix_ns: int = NOW_NS - 2 * NS_PER_S) -> ReportDocument:
+    return replace(document(replace(ROW, start_unix_ns=start_unix_ns)), memory=memory)
+
+
+#: Of three steps after the first: 4 and 2 calls, 3 ms, 1 retry, and one of unknown retries.
+CHURNED = replace(
+    MEMORY,
+    peak_reserved_bytes=50,
+    verdict="churns",
+    steps=(
+        step_memory(0, segment_allocs=90, segment_frees=0, segment_ns=90 * MS, retries=0),
+        step_memory(1, segment_allocs=3, segment_frees=1, segment_ns=2 * MS, retries=1),
+        step_memory(2, segment_allocs=1, segment_frees=1, segment_ns=1 * MS, retries=0),
+        step_memory(3, segment_allocs=5, segment_frees=0, segment_ns=7 * MS, retries=None),
+    ),
+)
+
+
+def test_segment_calls_are_summed_over_steps_after_warm_up_where_all_is_known() -> None:
+    """By hand, twice: 2 steps, 6 calls, 3 ms, 1 retry."""
+    traced, _ = ledger()
+    traced.add(with_memory(CHURNED))
+    first = traced.recent()["0"]
+    assert first.memory == dict(zip(MEMORY_SUMS, (2, 6, 0.003, 1), strict=True))
+    traced.add(with_memory(CHURNED))
+    assert traced.recent()["0"].memory == first.memory
+    traced.add(with_memory(CHURNED, start_unix_ns=NOW_NS))
+    assert traced.recent()["0"].memory == dict(zip(MEMORY_SUMS, (4, 12, 0.006, 2), strict=True))
+
+
+def test_peaks_and_verdict_are_the_newest_captures_and_go_with_it() -> None:
+    traced, _ = ledger()
+    traced.add(with_memory(CHURNED))
+    newest = traced.recent()["0"].last_memory
+    assert newest is not None
+    assert (newest.peak_reserved_bytes, newest.verdict) == (50, "churns")
+    traced.add(with_memory(MEMORY, start_unix_ns=NOW_NS - 60 * NS_PER_S))  # an older one, late
+    assert traced.recent()["0"].last_memory == newest
+    traced.add(with_memory(start_unix_ns=NOW_NS))  # that knows nothing of memory
+    assert traced.recent()["0"].last_memory is None
+    assert traced.recent()["0"].memory["retries"] == 1
+
+
+def test_memory_of_other_devices_and_of_two_processes_on_one_is_not_counted() -> None:
+    traced, _ = ledger()
+    traced.add(with_memory(replace(CHURNED, rank=1), replace(CHURNED, gpu="3")))
+    assert traced.recent()["0"].last_memory is None
+    traced.add(with_memory(CHURNED, CHURNED, start_unix_ns=NOW_NS))
+    assert traced.recent()["0"].last_memory is None
+    assert traced.recent()["0"].memory == {}

@@ -6,7 +6,7 @@ import numpy as np
 
 from chopperd.correlate.memory.calls import HostCalls, host_calls
 from chopperd.model.arrays import joined, rows_of
-from chopperd.model.memory import MemoryRows, MemorySnapshot, SnapshotAction
+from chopperd.model.memory import MemoryRows, MemorySnapshot, SnapshotAction, StepMemory
 from chopperd.model.timeline import Marker, Step
 from chopperd.model.trace import SpanKind
 from tests.trace_building import MAIN, Thread, TraceBuilder
@@ -73,6 +73,13 @@ def steps(*edges: tuple[float, float]) -> list[Step]:
             Step(step=number, start_ns=marker.start_ns, end_ns=marker.end_ns, markers=(marker,))
         )
     return found
+
+
+def step_memory(step: int = 0, **figures: int | None) -> StepMemory:
+    """One step's figures, of which all others are unknown."""
+    unknown = dict.fromkeys(StepMemory.__slots__)
+    every = {**unknown, "step": step, "at_least": False, **figures}
+    return StepMemory(**every)  # type: ignore[arg-type]
 
 
 def calls(

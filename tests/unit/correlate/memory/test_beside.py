@@ -12,13 +12,12 @@ from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.memory import MemoryCorrelation, StepMemory
 from chopperd.model.timeline import DeviceTimeline, Intervals, Phase
 from tests.unit.correlate.builders import Rec, device, spans
-from tests.unit.correlate.memory.building import MIB, calls, rows, steps
-from tests.unit.correlate.memory.test_verdict import step
+from tests.unit.correlate.memory.building import MIB, calls, rows, step_memory, steps
 
 
 def with_figures(figure: Float64s, clock: Float64s) -> list[StepMemory]:
     return [
-        replace(step(segment_ns=int(x)), busy_mean_mhz=float(y))
+        replace(step_memory(segment_ns=int(x)), busy_mean_mhz=float(y))
         for x, y in zip(figure, clock, strict=True)
     ]
 
@@ -96,7 +95,9 @@ def test_independent_series_are_rarely_far_from_zero() -> None:
 def test_the_allocators_change_is_what_is_missing_from_its_ratio() -> None:
     rng = np.random.default_rng(3)
     ratio = rng.uniform(0, 1, 100)
-    table = [replace(step(), determinism_ratio=float(x), busy_mean_mhz=float(x)) for x in ratio]
+    table = [
+        replace(step_memory(), determinism_ratio=float(x), busy_mean_mhz=float(x)) for x in ratio
+    ]
     (found,) = correlations(table)
     assert found.figure == "allocator_change"
     assert found.rho == pytest.approx(-1)

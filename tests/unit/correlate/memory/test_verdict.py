@@ -8,19 +8,21 @@ import pytest
 from chopperd.correlate.memory.calls import HostCalls
 from chopperd.correlate.memory.verdict import device_memory, trace_memory, warm_up_steps
 from chopperd.model.arrays import rows_of
-from chopperd.model.memory import MemoryRows, RankMemory, SnapshotAction, StepMemory
+from chopperd.model.memory import MemoryRows, RankMemory, SnapshotAction
 from chopperd.model.trace import TraceMeta
 from tests.trace_building import MAIN, TraceBuilder
-from tests.unit.correlate.memory.building import MIB, Row, calls, joined_rows, rows, snapshot, steps
-
-UNKNOWN: dict[str, None] = dict.fromkeys(
-    name for name in StepMemory.__slots__ if name not in {"step", "at_least"}
+from tests.unit.correlate.memory.building import (
+    MIB,
+    Row,
+    calls,
+    joined_rows,
+    rows,
+    snapshot,
+    step_memory,
+    steps,
 )
+
 QUIET = calls((0.5, "cudaLaunchKernel"))
-
-
-def step(**figures: int) -> StepMemory:
-    return replace(StepMemory(step=0, at_least=False, **UNKNOWN), **figures)  # type: ignore[arg-type]
 
 
 def repeated(*requests: tuple[int, int], count: int = 3) -> MemoryRows:
@@ -67,7 +69,7 @@ STEADY = {"segment_allocs": 0, "segment_frees": 0, "retries": 0}
     ],
 )
 def test_warm_up_is_what_only_fills_the_cache(figures: list[dict[str, int]], expected: int) -> None:
-    assert warm_up_steps([step(**each) for each in figures]) == expected
+    assert warm_up_steps([step_memory(**each) for each in figures]) == expected
 
 
 def test_equal_steps_are_deterministic() -> None:
