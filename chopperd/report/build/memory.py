@@ -14,19 +14,35 @@ def memory_beside_clock(
 ) -> tuple[RankMemory, ...]:
     """Return a trace's memory with its GPU, and each step's clock, power and idle time.
 
-    `rows`: those of steps. Devices without device work in the trace have no row.
+    `rows`: those of steps. Devices without device work in the trace have no row. Memory of devices
+    that can't be told apart has torch's device numbers and no GPU.
     """
+    every = tuple(memory)
     by_step = {(row.device, row.step): row for row in rows if row.step is not None}
     gpus = {each.device: each.gpu for each in devices}
+    traced = _traced_devices({each.device for each in every}, set(gpus))
     return tuple(
         replace(
             beside_clock(
-                each, [_clock(by_step.get((each.device, step.step))) for step in each.steps]
+                each,
+                [_clock(by_step.get((traced.get(each.device), step.step))) for step in each.steps],
             ),
-            gpu=gpus.get(each.device),
+            device=traced.get(each.device, each.device),
+            gpu=gpus.get(traced.get(each.device, -1)),
         )
-        for each in memory
+        for each in every
     )
+
+
+def _traced_devices(of_memory: set[int], of_records: set[int]) -> dict[int, int]:
+    """Return the records' number of each device of memory; of unknown ones none.
+
+    ROCm's records number the devices of the node, CPUs first; memory has those of the process.
+    """
+    if of_memory <= of_records:
+        return {each: each for each in of_memory}
+    is_one = len(of_memory) == len(of_records) == 1
+    return dict(zip(of_memory, of_records, strict=True)) if is_one else {}
 
 
 def _clock(row: Row | None) -> StepClock | None:

@@ -86,10 +86,29 @@ def test_steps_have_the_clock_of_their_rows_and_the_gpu_of_their_device() -> Non
     assert (first.power_w, first.idle_allocator_ns) == (650.0, rows[0].waterfall_ns.idle_allocator)
     assert (second.busy_mean_mhz, second.power_w, second.idle_allocator_ns) == (None, None, None)
     assert found.gpu == document.devices[0].gpu
-    (bare,) = memory_beside_clock(
-        [memory(device=5)], document.devices, [replace(rows[0], clock=None, waterfall_ns=None)]
-    )
-    assert (bare.gpu, bare.steps[0].busy_mean_mhz) == (None, None)
+
+
+def test_the_only_device_of_rocm_is_the_node_s_device_of_another_number() -> None:
+    """Records of MI300X traces are of device 2, rows of memory of device 0."""
+    document = single_gpu()
+    devices = [replace(document.devices[0], device=2)]
+    rows = [replace(document.steps[0], device=2, power_w=650.0)]
+    (found,) = memory_beside_clock([memory()], devices, rows)
+    assert (found.device, found.gpu) == (2, document.devices[0].gpu)
+    assert found.steps[0].power_w == 650.0
+
+
+def test_several_devices_of_other_numbers_are_not_told_apart() -> None:
+    """Of a process that sees two GPUs, numbers 0 and 1 are 1 and 2 of the records."""
+    first = replace(single_gpu().devices[0], device=1)
+    rows = [replace(single_gpu().steps[0], device=1, power_w=650.0)]
+    every = [memory(device=0), memory(device=1)]
+    for devices in ([first, replace(first, device=2, gpu="1")], [first]):
+        found = memory_beside_clock(every, devices, rows)
+        assert [(each.device, each.gpu, each.steps[0].power_w) for each in found] == [
+            (0, None, None),
+            (1, None, None),
+        ]
 
 
 def test_a_row_without_clock_or_waterfall_leaves_them_unknown() -> None:
