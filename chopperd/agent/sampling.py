@@ -1,7 +1,5 @@
-"""Control of the agent's sampler process: launch, pauses, bursts, end."""
+"""Control of the agent's sampler process: launch, pauses, end."""
 
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
@@ -9,11 +7,9 @@ from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
-from chopperd.sampling.orders import Burst
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
-from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
     from chopperd.sampling.memory.ring_reader import RingReader
@@ -33,26 +29,11 @@ _CONDITIONS: Final = {
 
 
 class Sampling:
-    """Runs a sampler process except during pauses.
+    """Runs a sampler process except during pauses; for one thread, except `ring`."""
 
-    For one thread, except `ring` and `burst`; `wake` makes the polling thread poll now.
-    """
-
-    def __init__(
-        self,
-        supervisor: SamplerSupervisor,
-        clock: Clock,
-        *,
-        longest_burst_s: float = 60.0,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, supervisor: SamplerSupervisor) -> None:
         self._supervisor = supervisor
-        self._clock = clock
-        self._longest_burst_s = longest_burst_s
-        self._wake = wake
         self._is_paused: bool | None = None
-        self._waiting: deque[Burst] = deque()
-        self._burst_until_ns = 0
 
     def poll(self, *, paused: bool) -> None:
         """Supervise the sampler; the first call, and the first one after a pause, start it.
@@ -67,27 +48,10 @@ class Sampling:
             else:
                 self._supervisor.launch()
         self._supervisor.poll()
-        while self._waiting:
-            self._supervisor.order(self._waiting.popleft())
         failure = self._supervisor.failure
         is_config = failure is not None and failure.exit_status == ConfigError.exit_code
         if failure and is_config and not self._supervisor.has_run:
             raise ConfigError([failure.reason])
-
-    def burst(self, seconds: float) -> None:
-        """Sample at the burst rate for a while, from any thread.
-
-        It begins within half a second and lasts at most as long as configured; another call can
-        extend it but not shorten it.
-        """
-        hz = self._supervisor.settings.burst_hz
-        if hz is None:
-            return
-        length_s = min(seconds, self._longest_burst_s)
-        until_ns = self._clock.mono_ns() + round(length_s * NS_PER_S)
-        self._burst_until_ns = max(self._burst_until_ns, until_ns)
-        self._waiting.append(Burst(hz=hz, until_mono_ns=self._burst_until_ns))
-        self._wake()
 
     @property
     def ring(self) -> "RingReader | None":
@@ -147,27 +111,19 @@ class Sampling:
 
 
 def new_sampling(
-    config: Config,
-    backend: str,
-    simulation: "SimulationSpec | None",
-    clock: Clock,
-    wake: Callable[[], None] = lambda: None,
+    config: Config, backend: str, simulation: "SimulationSpec | None", clock: Clock
 ) -> Sampling:
     """Make `Sampling` by the configuration, not started; `simulation` is for the simulated one."""
     wanted = config.sampling
-    is_simulated = backend == "simulated"
     settings = SamplerSettings(
         hz=wanted.hz,
         slow_hz=wanted.slow_hz,
         # A simulation has no driver whose load must be limited.
-        budget_ratio=1.0 if is_simulated else wanted.driver_budget_ratio,
+        budget_ratio=1.0 if backend == "simulated" else wanted.driver_budget_ratio,
         idle_hz=wanted.idle_hz,
-        burst_hz=wanted.burst_hz,
-        burst_budget_ratio=1.0 if is_simulated else wanted.burst_driver_budget_ratio,
         history_s=_HISTORY_S,
     )
     command = own_command("_sampler", "--backend", backend)
     if simulation is not None:
         command += ["--simulation", simulation.to_json()]
-    supervisor = SamplerSupervisor(command, settings, clock, RestartPolicy())
-    return Sampling(supervisor, clock, longest_burst_s=wanted.burst_max_s, wake=wake)
+    return Sampling(SamplerSupervisor(command, settings, clock, RestartPolicy()))

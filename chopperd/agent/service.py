@@ -63,9 +63,7 @@ class Agent:
         self._runtime = runtime_folder(config)
         self._health = lifecycle.Health(self._clock)
         self._pause = PauseFile(self._runtime, self._clock, self._wake.call)
-        self._sampling = new_sampling(
-            config, self._backend, simulation, self._clock, self._wake.call
-        )
+        self._sampling = new_sampling(config, self._backend, simulation, self._clock)
         self._notifier = lifecycle.Notifier(service_manager(), self._clock)
         self._sockets: Sockets | None = None
         self._snapshots: Snapshots | None = None

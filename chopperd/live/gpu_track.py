@@ -13,7 +13,6 @@ from chopperd.model.live import GpuLive, HungCall, LiveTotals
 from chopperd.sampling.memory.layout import GpuState, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.memory.slow_state import SlowState
-from chopperd.sampling.orders import LONGEST_NS
 from chopperd.units import NS_PER_S, TimeTriple, seconds_from_ns
 
 Key = TypeVar("Key")
@@ -187,15 +186,11 @@ class GpuTrack:
         )
 
     def _is_fresh(self, now_mono_ns: int) -> bool:
-        """Whether the newest sample is still valid and the driver does not report the GPU as lost.
-
-        In a quiet block no driver call is made on purpose, so silence is no sign of a loss then.
-        """
+        """Whether the newest sample is still valid, and the driver has not lost the GPU."""
         status, last_ns = self._status, self._last_mono_ns
         if status is None or last_ns is None or status.state is GpuState.LOST:
             return False
-        silent_ns = LONGEST_NS if status.pace is Pace.QUIET else readings.fresh_ns(status.period_ns)
-        return now_mono_ns - last_ns <= silent_ns
+        return now_mono_ns - last_ns <= readings.fresh_ns(status.period_ns)
 
 
 def _counts(status: GpuStatus, slow_state: SlowState) -> Counter[str]:

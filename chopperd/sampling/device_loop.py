@@ -2,9 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import DeviceBackend
@@ -13,8 +13,7 @@ from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import GpuState, Pace
 from chopperd.sampling.memory.slow_state import SlowStateWriter
-from chopperd.sampling.orders import OrderBook
-from chopperd.sampling.pace import PaceDecision, Pacer
+from chopperd.sampling.pace import Pacer
 from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -24,13 +23,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A wait is cut into naps of this length, so that a stop or an order takes effect soon.
+#: A wait is cut into naps of this length, so that a stop takes effect soon.
 _NAP_NS: Final = 250 * NS_PER_MS
 #: Pause after an unexpected exception in the loop.
 _REST_NS: Final = NS_PER_S
-
-#: Whether a wait must be cut short at this time (CLOCK_MONOTONIC, ns).
-IsInterrupted: TypeAlias = Callable[[int], bool]
 
 
 class DueRead(NamedTuple):
@@ -52,14 +48,10 @@ class StopSignal:
         """Whether sampling must end: `stop` is set, or another writer has taken over."""
         return self._stop.is_set() or not self._gpu.is_current()
 
-    def wait_until(
-        self, deadline_mono_ns: int, is_interrupted: IsInterrupted | None = None
-    ) -> bool:
-        """Wait until the deadline or an interruption; False as soon as sampling must end."""
+    def wait_until(self, deadline_mono_ns: int) -> bool:
+        """Wait until the deadline; False as soon as sampling must end."""
         now_ns = self._clock.mono_ns()
         while deadline_mono_ns - now_ns > _NAP_NS:
-            if is_interrupted is not None and is_interrupted(now_ns):
-                return True
             self._clock.sleep_until(now_ns + _NAP_NS)
             if self.is_set():
                 return False
@@ -69,22 +61,12 @@ class StopSignal:
 
 
 class PythonTicks:
-    """Ticks in Python: waits, and leaves every read to the loop.
+    """Ticks in Python: waits, and leaves every read to the loop."""
 
-    A wait that `is_interrupted` cuts short gives a read before its time, which the loop drops.
-    """
-
-    def __init__(
-        self,
-        gpu: GpuWriter,
-        clock: Clock,
-        stop: StopSignal,
-        is_interrupted: IsInterrupted | None = None,
-    ) -> None:
+    def __init__(self, gpu: GpuWriter, clock: Clock, stop: StopSignal) -> None:
         self._gpu = gpu
         self._clock = clock
         self._stop = stop
-        self._is_interrupted = is_interrupted
         self._ticks: Iterator[Tick] = iter(())
         self._owes_full_read = False
 
@@ -100,7 +82,7 @@ class PythonTicks:
         """
         for tick in self._ticks:
             in_time = self._clock.mono_ns() < tick.end_mono_ns
-            if in_time and not self._stop.wait_until(tick.deadline_mono_ns, self._is_interrupted):
+            if in_time and not self._stop.wait_until(tick.deadline_mono_ns):
                 return None
             if self._clock.mono_ns() >= tick.end_mono_ns:  # or woken too late: it has no read
                 self._gpu.missed_count += 1
@@ -135,8 +117,6 @@ class DeviceLoop:
         settings: SamplerSettings,
         clock: Clock,
         stop: threading.Event,
-        *,
-        orders: OrderBook | None = None,
         parts: LoopParts | None = None,
     ) -> None:
         parts = parts or LoopParts()
@@ -147,13 +127,13 @@ class DeviceLoop:
         self._clock = clock
         self._place = parts.place
         self._slow_state = parts.slow_state
-        self._pacer = Pacer(settings, orders or OrderBook())
+        self._pacer = Pacer(settings)
         self._stop = StopSignal(gpu, clock, stop)
-        self._ticks = parts.ticks or PythonTicks(gpu, clock, self._stop, self._pacer.is_outdated)
+        self._ticks = parts.ticks or PythonTicks(gpu, clock, self._stop)
         self._logging = RepeatLimiter(clock)
         self._noted_count = gpu.written_count
         self._schedules_count = 0
-        self._slowed: tuple[Pace, int] | None = None
+        self._slowed_ns: int | None = None
         self._is_lost = False
 
     def run(self) -> None:
@@ -165,7 +145,8 @@ class DeviceLoop:
     def _follow_one_schedule(self) -> bool:
         """Sample by one schedule; survives any exception. False if sampling must end."""
         try:
-            return self._take_up_pace() and self._follow(self._new_schedule())
+            self._take_up_pace()
+            return self._follow(self._new_schedule())
         except Exception:  # else the GPU stays unread for as long as the process lives
             self._gpu.unexpected_count += 1
             self._gpu.set_state(GpuState.LOST if self._is_lost else GpuState.UP)  # no call any more
@@ -178,7 +159,7 @@ class DeviceLoop:
         pacer = self._pacer
         self._ticks.begin(schedule)
         now_ns = self._clock.mono_ns()
-        while not pacer.is_outdated(now_ns):
+        while not pacer.is_outdated:
             due = self._ticks.next(pacer.review_at_mono_ns, pacer.review_at_driver_ns)
             if self._stop.is_set():
                 return False
@@ -186,7 +167,7 @@ class DeviceLoop:
             if self._gpu.written_count > self._noted_count:  # read without Python
                 pacer.note_records(self._gpu.records(self._noted_count))
                 self._noted_count = self._gpu.written_count
-            if due is not None and not pacer.is_outdated(now_ns):
+            if due is not None and not pacer.is_outdated:
                 now_ns = self._read_and_record(due)
             if self._is_lost:
                 return self._wait_until_found()
@@ -236,8 +217,9 @@ class DeviceLoop:
         probe_every_ns = round(self._settings.probe_every_s * NS_PER_S)
         while self._is_lost:
             next_ns = self._clock.mono_ns() + probe_every_ns
-            if not (self._stop.wait_until(next_ns) and self._take_up_pace()):
+            if not self._stop.wait_until(next_ns):
                 return False
+            self._take_up_pace()
             self._is_lost = not self._answers()
         logger.warning("GPU %s is back", self._device.gpu)
         self._gpu.set_state(GpuState.UP)
@@ -254,16 +236,6 @@ class DeviceLoop:
             self._gpu.set_state(GpuState.LOST)
         return True
 
-    def _take_up_pace(self) -> bool:
-        """Decide on a pace, publish it and wait out quiet times; False if sampling must end."""
-        while True:
-            decision = self._pacer.decide(self._clock.mono_ns())
-            self._publish(decision)
-            if decision.pace is not Pace.QUIET:
-                return True
-            if not self._stop.wait_until(decision.until_mono_ns, self._pacer.is_outdated):
-                return False
-
     def _new_schedule(self) -> Schedule:
         """Make a schedule that starts now, at the present pace, with a seed of its own."""
         position, device_count = self._place
@@ -278,21 +250,20 @@ class DeviceLoop:
             device_count=device_count,
         )
 
-    def _publish(self, decision: PaceDecision) -> None:
-        """Publish the pace; log it where the driver budget slows it down."""
-        self._gpu.set_period_ns(self._pacer.asked_period_ns, decision.period_ns, decision.pace)
-        slowed = decision.pace, decision.period_ns
-        is_by_budget = decision.pace in {Pace.BUDGET, Pace.BURST}
-        if is_by_budget and decision.period_ns != decision.wanted_ns and slowed != self._slowed:
-            self._slowed = slowed
+    def _take_up_pace(self) -> None:
+        """Decide on a pace and publish it; log it where the driver budget slows it down."""
+        decision, asked_ns = self._pacer.decide(), self._pacer.asked_period_ns
+        self._gpu.set_period_ns(asked_ns, decision.period_ns, decision.pace)
+        if decision.pace is Pace.BUDGET and decision.period_ns != self._slowed_ns:
+            self._slowed_ns = decision.period_ns
             self._warn_rarely(
                 "GPU %s: sampled at %.3g, not %.3g Hz: at that rate driver calls would take "
                 "%.3g %% of the time, %.3g %% are allowed",
                 self._device.gpu,
                 NS_PER_S / decision.period_ns,
-                NS_PER_S / decision.wanted_ns,
-                100 * self._pacer.wanted_ratio,
-                100 * self._pacer.budget_ratio,
+                NS_PER_S / asked_ns,
+                100 * self._pacer.budget.asked_ratio,
+                100 * self._pacer.budget.budget_ratio,
             )
 
     def _warn_rarely(self, message: str, *values: object) -> None:

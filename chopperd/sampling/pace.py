@@ -8,7 +8,6 @@ import numpy as np
 from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import Pace, Records
-from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.schedule import period_ns_of
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
@@ -61,14 +60,11 @@ class DriverBudget:
 _ACTIVITY_NS: Final = 3 * NS_PER_S
 #: A gap between reads longer than this ends an idle stretch.
 _STRETCH_GAP_NS: Final = 5 * NS_PER_S
-#: The driver's time is judged over this time: over less, single slow reads would swing it. A burst
-#: has more reads, and can do more harm, in a second.
+#: The driver's time is judged over this time: over less, single slow reads would swing it.
 _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
-_JUDGE_BURST_EVERY_NS: Final = NS_PER_S
 #: Extra time before judging where C code reads: returning to Python costs more than the reads.
 _JUDGE_LATER_NS: Final = 10 * NS_PER_S
 
-_FOREVER_NS: Final = 2**62
 _IDLE: Final = Cause.LOW_UTILIZATION
 
 
@@ -76,9 +72,7 @@ class PaceDecision(NamedTuple):
     """The period at which a GPU is read, and why."""
 
     pace: Pace  # the reason for the period
-    period_ns: int  # time between two reads; 0: none is made
-    wanted_ns: int  # the period without a driver budget
-    until_mono_ns: int  # when the decision expires
+    period_ns: int  # time between two reads
 
 
 class IdleStretch:
@@ -120,49 +114,36 @@ class IdleStretch:
 class Pacer:
     """Decides at which period one GPU is read; for one thread.
 
-    The requested period, except: no driver call in a quiet time, the rate of a burst, `idle_hz` on
-    a GPU that has been idle for a while, and what the driver budget leaves.
+    The requested period, except: `idle_hz` on a GPU that has been idle for a while, and what the
+    driver budget leaves.
     """
 
-    def __init__(self, settings: SamplerSettings, orders: OrderBook) -> None:
+    def __init__(self, settings: SamplerSettings) -> None:
         self.asked_period_ns = period_ns_of(settings.hz)
-        self._settings = settings
-        self._orders = orders
-        self._slow_period_ns = period_ns_of(settings.slow_hz)
         self._idle_period_ns = period_ns_of(settings.idle_hz) if settings.idle_hz else 0
         self._idle_after_ns = round(settings.idle_after_s * NS_PER_S)
         self._idle = IdleStretch()
-        self._burst_ratio = max(settings.burst_budget_ratio, settings.budget_ratio)
-        self._budget = self._new_budget(settings.budget_ratio, self.asked_period_ns)
-        self._burst_budget: DriverBudget | None = None
+        self.budget = DriverBudget(
+            budget_ratio=settings.budget_ratio,
+            asked_period_ns=self.asked_period_ns,
+            # At least 1 s, also where every read is full: a slow driver needs room to slow down.
+            longest_period_ns=max(period_ns_of(settings.slow_hz), NS_PER_S),
+        )
         self._judge_at_ns = 0
         self._judged_driver_ns = 0
-        self._version = 0
         self._is_idle = False
-        self._is_outdated = False
-        asked_ns = self.asked_period_ns
-        self.decision = PaceDecision(Pace.ASKED, asked_ns, asked_ns, _FOREVER_NS)
-
-    @property
-    def wanted_ratio(self) -> float:
-        """Share of the time that driver calls would take without the budget; 0 if not judged."""
-        return (self._burst_budget or self._budget).asked_ratio
-
-    @property
-    def budget_ratio(self) -> float:
-        """Share of the time that driver calls may take now."""
-        return (self._burst_budget or self._budget).budget_ratio
+        self.is_outdated = False  # whether `decide` may give another result now
+        self.decision = PaceDecision(Pace.ASKED, self.asked_period_ns)
 
     @property
     def review_at_mono_ns(self) -> int:
-        """When to call `judge` and `is_outdated` next, where C code makes the reads.
+        """When to call `judge` and check `is_outdated` next, where C code makes the reads.
 
         On an idle GPU after each read, so that the end of idleness is seen at once.
         """
         if self.decision.pace is Pace.IDLE:
             return 0
-        later_ns = 0 if self._burst_budget is not None else _JUDGE_LATER_NS
-        at_ns = min(self._judge_at_ns + later_ns, self.decision.until_mono_ns)
+        at_ns = self._judge_at_ns + _JUDGE_LATER_NS
         since_ns = self._idle.since_ns
         if since_ns is None or self._is_idle or not self._idle_period_ns:
             return at_ns
@@ -170,11 +151,8 @@ class Pacer:
 
     @property
     def review_at_driver_ns(self) -> int:
-        """Total driver time (ns) at which to call them: the budget until then is spent."""
-        ratio, every_ns = self._settings.budget_ratio, _JUDGE_EVERY_NS
-        if self._burst_budget is not None:
-            ratio, every_ns = self._burst_ratio, _JUDGE_BURST_EVERY_NS
-        return self._judged_driver_ns + round(ratio * every_ns)
+        """Total driver time (ns) at which to do so: the budget until then is spent."""
+        return self._judged_driver_ns + round(self.budget.budget_ratio * _JUDGE_EVERY_NS)
 
     def note(self, now_mono_ns: int, reading: DeviceReading | None) -> None:
         """Update the idle state from a read; None: the read failed."""
@@ -190,7 +168,7 @@ class Pacer:
         is_idle = self._idle.note(now_mono_ns, idle_bit, activity) >= self._idle_after_ns
         if is_idle is not self._is_idle:
             self._is_idle = is_idle
-            self._is_outdated = True
+            self.is_outdated = True
 
     def note_records(self, records: Records) -> None:
         """Update the idle state from (n,) records of reads that the C code made.
@@ -222,69 +200,27 @@ class Pacer:
         self._note_idle(int(record["t_mono_ns"]), idle_bit, activity)
 
     def judge(self, now_mono_ns: int, driver_ns: int) -> None:
-        """Judge the total driver time up to now against the budget, every 1 s (burst) or 5 s.
+        """Judge the total driver time up to now against the budget, every 5 s.
 
         Only while the budget's own period is used: another one says nothing about the budget.
         """
         if now_mono_ns < self._judge_at_ns:
             return
-        in_burst = self._burst_budget is not None
         self._judged_driver_ns = driver_ns
-        self._judge_at_ns = now_mono_ns + (_JUDGE_BURST_EVERY_NS if in_burst else _JUDGE_EVERY_NS)
-        if self.decision.pace in {Pace.ASKED, Pace.BUDGET, Pace.BURST}:
-            budget = self._burst_budget or self._budget
-            self._is_outdated |= budget.judge(now_mono_ns, driver_ns)
+        self._judge_at_ns = now_mono_ns + _JUDGE_EVERY_NS
+        if self.decision.pace is not Pace.IDLE:
+            self.is_outdated |= self.budget.judge(now_mono_ns, driver_ns)
 
-    def is_outdated(self, now_mono_ns: int) -> bool:
-        """Whether `decide` may give another result now; cheap, as it is called at every tick."""
-        return (
-            self._is_outdated
-            or self._orders.version != self._version
-            or now_mono_ns >= self.decision.until_mono_ns
-        )
-
-    def decide(self, now_mono_ns: int) -> PaceDecision:
+    def decide(self) -> PaceDecision:
         """Decide at which period to read from now on; stores the result in `decision`."""
-        self._is_outdated = False
-        self._version = self._orders.version
-        before, self.decision = self.decision, self._decided(now_mono_ns)
-        if _without_budget(before.pace) is not _without_budget(self.decision.pace):
-            self._budget.reset()
+        self.is_outdated = False
+        asked_ns, kept_ns, before = self.asked_period_ns, self.budget.period_ns, self.decision
+        if self._is_idle and self._idle_period_ns > kept_ns:
+            self.decision = PaceDecision(Pace.IDLE, self._idle_period_ns)
+        else:
+            pace = Pace.ASKED if kept_ns == asked_ns else Pace.BUDGET
+            self.decision = PaceDecision(pace, kept_ns)
+        if (before.pace is Pace.IDLE) is not (self.decision.pace is Pace.IDLE):
+            self.budget.reset()
             self._judge_at_ns = 0
         return self.decision
-
-    def _decided(self, now_ns: int) -> PaceDecision:
-        burst = self._orders.burst(now_ns)
-        if burst is None:
-            self._burst_budget = None
-        else:
-            highest_hz = self._settings.burst_hz or self._settings.hz
-            wanted_ns = period_ns_of(min(burst.hz, highest_hz))
-            return self._in_burst(min(wanted_ns, self.asked_period_ns), burst.until_mono_ns)
-        quiet = self._orders.quiet(now_ns)
-        if quiet is not None:
-            return PaceDecision(Pace.QUIET, 0, self.asked_period_ns, quiet.until_mono_ns)
-        asked_ns, kept_ns = self.asked_period_ns, self._budget.period_ns
-        if self._is_idle and self._idle_period_ns > kept_ns:
-            return PaceDecision(Pace.IDLE, self._idle_period_ns, asked_ns, _FOREVER_NS)
-        pace = Pace.ASKED if kept_ns == asked_ns else Pace.BUDGET
-        return PaceDecision(pace, kept_ns, asked_ns, _FOREVER_NS)
-
-    def _in_burst(self, wanted_ns: int, until_ns: int) -> PaceDecision:
-        budget = self._burst_budget
-        if budget is None or budget.asked_period_ns != wanted_ns:
-            budget = self._burst_budget = self._new_budget(self._burst_ratio, wanted_ns)
-        return PaceDecision(Pace.BURST, budget.period_ns, wanted_ns, until_ns)
-
-    def _new_budget(self, budget_ratio: float, asked_period_ns: int) -> DriverBudget:
-        return DriverBudget(
-            budget_ratio=budget_ratio,
-            asked_period_ns=asked_period_ns,
-            # At least 1 s, also where every read is full: a slow driver needs room to slow down.
-            longest_period_ns=max(self._slow_period_ns, NS_PER_S),
-        )
-
-
-def _without_budget(pace: Pace) -> Pace:
-    """Return the pace, with `BUDGET` (slowed down by the budget) replaced by `ASKED`."""
-    return Pace.ASKED if pace is Pace.BUDGET else pace

@@ -18,14 +18,13 @@ from typing import Final
 
 from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import Choice, DeviceBackend
-from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
+from chopperd.errors import BackendUnavailableError, ChopperdError, StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
 from chopperd.sampling.memory.layout import RingDescription, SamplerState
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import native_library
-from chopperd.sampling.native.ticks import with_native
-from chopperd.sampling.orders import OrderBook, OrderLines, decoded
+from chopperd.sampling.native.ticks import Interrupt, with_native
 from chopperd.sampling.restarts import ExitStatus
 from chopperd.sampling.sampler_health import Ending, SelfEnd, SilenceWatch
 from chopperd.sampling.sensor_probe import SensorWatch
@@ -41,9 +40,6 @@ _TRIPLE_EVERY_NS: Final = NS_PER_S
 _HUNG_NS: Final = NS_PER_S
 #: How often it is checked whether any GPU answers at all.
 _CHECK_EVERY_S: Final = 1.0
-#: Most bytes read of the lifeline at once, and the pause after that, so that a flood costs little.
-_ORDERS_BYTES: Final = 4096
-_ORDERS_PAUSE_S: Final = 0.05
 
 
 def main(ring_fd: int, choose: Callable[[], Choice], settings: SamplerSettings) -> int:
@@ -90,12 +86,12 @@ def _sample_until_woken(
     The decision is None if the parent or a signal ended it; it failed if sampling raised.
     """
     stop = threading.Event()
-    ending, orders, clock = Ending(stop), OrderBook(), SystemClock()
+    ending = Ending(stop)
     failures: list[BaseException] = []
 
     def sample() -> None:
         try:
-            run_sampler(backend, ring, settings, clock, stop, orders, ending)
+            run_sampler(backend, ring, settings, SystemClock(), stop, ending)
         except BaseException as error:
             failures.append(error)
             raise
@@ -105,7 +101,8 @@ def _sample_until_woken(
     sampler = threading.Thread(target=sample, name="chopperd-sampler")
     sampler.start()
     try:
-        _obey_until_woken(wake_fd, orders, clock)
+        # Nothing is written to the lifeline: it becomes readable when the parent ends.
+        select.select([wake_fd, _LIFELINE_FD], [], [])
         end = ending.chosen
         ring.set_state(end.state if end else SamplerState.STOPPING)
     finally:  # also after a fault here: without it the threads sample on, deaf to every signal
@@ -114,32 +111,12 @@ def _sample_until_woken(
     return end, bool(failures)
 
 
-def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:
-    """Take the parent's orders until the parent ends, or this process must.
-
-    A line that is no order is logged and skipped.
-    """
-    lines, limiter = OrderLines(), RepeatLimiter(clock)
-    while wake_fd not in select.select([wake_fd, _LIFELINE_FD], [], [])[0]:
-        data = os.read(_LIFELINE_FD, _ORDERS_BYTES)
-        if not data:
-            return
-        for line in lines.feed(data):
-            try:
-                orders.take(decoded(line), clock.mono_ns())
-            except ConfigError as error:
-                if limiter.is_due():
-                    logger.warning("an order was not understood: %s", error)
-        select.select([wake_fd], [], [], _ORDERS_PAUSE_S)
-
-
 def run_sampler(
     backend: DeviceBackend,
     ring: RingWriter,
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
-    orders: OrderBook | None = None,
     ending: Ending | None = None,
 ) -> None:
     """Sample all GPUs of a back end until `stop` is set, or another sampler has taken over.
@@ -148,19 +125,18 @@ def run_sampler(
     threads have ended; one that is inside a driver call ends when the call returns. A decision to
     end by itself is stored in `ending`.
     """
-    orders, ending = orders or OrderBook(), ending or Ending(stop)
+    ending, interrupt = ending or Ending(stop), Interrupt()
     gpus = _watched(backend, ring)
     silence = SilenceWatch([each.gpu for each in gpus], clock)
     threads = [
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
-        for label, loop in _loops(backend, gpus, settings, clock, stop, orders)
+        for label, loop in _loops(backend, gpus, settings, clock, stop, interrupt)
     ]
-    may_ask = orders.allows_rare_calls
-    sensors = SensorWatch(backend, gpus, settings, clock, stop, may_ask=may_ask)
+    sensors = SensorWatch(backend, gpus, settings, clock, stop)
     if sensors.has_work:
         threads.append(threading.Thread(target=sensors.run, name="chopperd-sensors"))
     follow = _change_follower(gpus, sensors, clock, ending)
-    watch = DriverWatch(backend, gpus, settings, clock, stop, on_change=follow, may_ask=may_ask)
+    watch = DriverWatch(backend, gpus, settings, clock, stop, on_change=follow)
     if watch.has_work:
         threads.append(threading.Thread(target=watch.run, name="chopperd-watch"))
     ring.write_triple(clock.triple())
@@ -171,7 +147,7 @@ def run_sampler(
         _stay(ring, silence, clock, stop, ending)
     finally:
         stop.set()
-        orders.interrupt.raise_()
+        interrupt.raise_()
         # Also after a fault: the caller then unmaps the memory that the threads write to.
         for thread in threads:
             if thread.ident is not None:
@@ -243,20 +219,18 @@ def _loops(
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
-    orders: OrderBook,
+    interrupt: Interrupt,
 ) -> Iterator[tuple[str, DeviceLoop]]:
     """Yield each GPU's label and loop; partitions are read at the slow rate only."""
     library = native_library()
     for position, each in enumerate(gpus):
         device, gpu, own = each.device, each.gpu, settings
         if device.parent is not None:
-            slow_hz = max(settings.slow_hz, LOWEST_HZ)
-            own = replace(settings, hz=slow_hz, burst_hz=slow_hz)
+            own = replace(settings, hz=max(settings.slow_hz, LOWEST_HZ))
         parts = LoopParts(place=(position, len(gpus)), slow_state=each.slow_state)
         if library is not None:
-            parts = with_native(parts, library, backend, device, gpu, clock, orders.interrupt)
-        loop = DeviceLoop(backend, device, gpu, own, clock, stop, orders=orders, parts=parts)
-        yield each.label, loop
+            parts = with_native(parts, library, backend, device, gpu, clock, interrupt)
+        yield each.label, DeviceLoop(backend, device, gpu, own, clock, stop, parts)
 
 
 def _has_room(ring: RingWriter, devices: Sequence[GpuInfo]) -> bool:

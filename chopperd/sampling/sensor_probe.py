@@ -1,14 +1,14 @@
 """Finds how often each sensor of a GPU takes a new value, by reading it back to back for a while.
 
 It runs in a thread of its own and with driver calls of its own: no tick waits for it. It reads
-while the GPU works, as values do not change on one that does not, and never in a burst or a quiet
-time. Tested with simulated sensors and a compiled fake driver, not on a GPU.
+while the GPU works, as values do not change on one that does not. Tested with simulated sensors and
+a compiled fake driver, not on a GPU.
 """
 
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import Final
@@ -96,8 +96,7 @@ class SensorReading:
 class SensorProbe:
     """Measures the update periods of one GPU's sensors until all are known, each `again_s`.
 
-    Driver calls may take the share `budget_ratio` of the time, and be made while `may_ask` of
-    CLOCK_MONOTONIC (ns) is true.
+    Driver calls may take the share `budget_ratio` of the time.
     """
 
     def __init__(
@@ -109,13 +108,11 @@ class SensorProbe:
         *,
         again_s: float,
         budget_ratio: float,
-        may_ask: Callable[[int], bool],
     ) -> None:
         self._backend = backend
         self._gpu = gpu
         self._clock = clock
         self._stop = stop
-        self._may_ask = may_ask
         self._again_ns = round(again_s * NS_PER_S)
         budget_ns = _BUDGET_SHARE * budget_ratio * self._again_ns
         self._most_driver_ns = min(MOST_DRIVER_NS, round(budget_ns))
@@ -131,7 +128,7 @@ class SensorProbe:
     def turn(self) -> None:
         """Probe the GPU and publish what was found, if a probe is due, allowed and useful now."""
         now_ns = self._clock.mono_ns()
-        if not self._open or now_ns < self._due_ns or not self._is_allowed():
+        if not self._open or now_ns < self._due_ns or self._stop.is_set():
             return
         reads = self._backend.sensor_reads(self._gpu.device)
         if not self._is_useful(reads):
@@ -140,9 +137,6 @@ class SensorProbe:
         self._due_ns = now_ns + self._again_ns
         wanted = {name: reads[name] for name in self._open if name in reads}
         self._note(self._read_for_a_while(wanted), wanted)
-
-    def _is_allowed(self) -> bool:
-        return self._may_ask(self._clock.mono_ns()) and not self._stop.is_set()
 
     def _is_useful(self, reads: Mapping[str, SensorRead]) -> bool:
         """Whether there are sensors and the GPU is at least half busy, where it reports that."""
@@ -154,11 +148,11 @@ class SensorProbe:
         return not activity.last(_ACTIVITY) < _BUSY_RATIO
 
     def _read_for_a_while(self, reads: Mapping[str, SensorRead]) -> SensorReading:
-        """Read back to back for 1.5 s; ends early if not allowed, too costly, or unanswered."""
+        """Read back to back for 1.5 s; ends early at a stop, or if too costly, or unanswered."""
         reading = SensorReading(reads, self._clock)
         counted_ns = 0
         end_ns = self._clock.mono_ns() + PROBE_NS
-        while (now_ns := self._clock.mono_ns()) < end_ns and self._is_allowed():
+        while (now_ns := self._clock.mono_ns()) < end_ns and not self._stop.is_set():
             reading.take()
             self._gpu.slow_state.add_driver_ns(reading.driver_ns - counted_ns)
             counted_ns = reading.driver_ns
@@ -208,8 +202,6 @@ class SensorWatch:
         settings: SamplerSettings,
         clock: Clock,
         stop: threading.Event,
-        *,
-        may_ask: Callable[[int], bool],
     ) -> None:
         self._stop = stop
         self._clock = clock
@@ -221,9 +213,7 @@ class SensorWatch:
             return
         ratio = settings.budget_ratio
         self._probes += (
-            SensorProbe(
-                backend, gpu, clock, stop, again_s=again_s, budget_ratio=ratio, may_ask=may_ask
-            )
+            SensorProbe(backend, gpu, clock, stop, again_s=again_s, budget_ratio=ratio)
             for gpu in gpus
         )
 

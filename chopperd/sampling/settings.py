@@ -23,9 +23,6 @@ class SamplerSettings:
     #: Rate of all reads of a GPU that has been idle for `idle_after_s`; None: as any.
     idle_hz: float | None = None
     idle_after_s: float = 10.0
-    #: Highest rate of the bursts that may be ordered; None: there are none.
-    burst_hz: float | None = None
-    burst_budget_ratio: float = 0.02  # as `budget_ratio`, in a burst
     history_s: float = 30.0  # how long the ring retains samples for a reader that is late
     probe_every_s: float = 60.0  # how often a lost GPU is probed
     #: How often sensors of unknown update period are probed; None: never.
@@ -44,8 +41,6 @@ class SamplerSettings:
                 ("budget_ratio", self.budget_ratio, 0.0001, 1.0),
                 ("idle_hz", self.idle_hz or 1.0, 0.01, 1000.0),
                 ("idle_after_s", self.idle_after_s, 0.1, 3600.0),
-                ("burst_hz", self.burst_hz or 100.0, LOWEST_HZ, 1000.0),
-                ("burst_budget_ratio", self.burst_budget_ratio, 0.0001, 1.0),
                 ("history_s", self.history_s, 1.0, 3600.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
                 ("sensors_every_s", self.sensors_every_s or 600.0, 1.0, 86_400.0),
@@ -59,8 +54,8 @@ class SamplerSettings:
 
     @property
     def capacity(self) -> int:
-        """Number of records of each GPU in the ring; enough for `history_s` also in a burst."""
-        return max(256, round(max(self.hz, self.burst_hz or 0.0) * self.history_s))
+        """Number of records of each GPU in the ring: enough for `history_s`."""
+        return max(256, round(self.hz * self.history_s))
 
     def to_argv(self) -> list[str]:
         """Encode the settings as command line arguments: `--settings JSON`."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError, StoreError
-from chopperd.sampling.orders import Order, OrderSender
 from chopperd.sampling.restarts import ExitStatus, RestartPolicy, Restarts, SamplerFailure
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -80,7 +79,6 @@ class SamplerSupervisor:
         self._restart_ns = 0
         self.restart_count = 0  # how many successors were started
         self._restarts = Restarts(self._policy)
-        self._orders = OrderSender(clock)
 
     @property
     def reader(self) -> "RingReader":
@@ -153,14 +151,6 @@ class SamplerSupervisor:
             self._ask_to_end(process)
             self._asked_ns = self._clock.mono_ns()
             self._ending = process
-
-    def order(self, order: Order) -> bool:
-        """Send an order to the sampler, and to its successors while it is in force; never waits.
-
-        Returns:
-            Whether a process got it; False if there is none, or it does not read its orders.
-        """
-        return self._orders.send(order)
 
     def alive(self) -> bool:
         """Whether a sampler process exists that is not known to hang."""
@@ -243,9 +233,6 @@ class SamplerSupervisor:
         except OSError as error:
             logger.warning("the sampler process can't be started: %s", error)
             self._plan_restart()
-        else:
-            if self._process.stdin is not None:
-                self._orders.attach(self._process.stdin.fileno())
 
     def _wait_until_running(self) -> None:
         limit_ns = self._launched_ns + round(self._policy.start_s * NS_PER_S)
@@ -285,7 +272,7 @@ class SamplerSupervisor:
 
     def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         """Handle the end of a process: store its failure, make room, plan the next, log."""
-        self._close_lifeline(process)
+        _close_lifeline(process)
         self._process = None
         lasted_s = (now_ns - self._launched_ns) / NS_PER_S
         failure, before = self._reported_failure(), self._restarts.failure
@@ -360,9 +347,9 @@ class SamplerSupervisor:
 
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
-        self._close_lifeline(process)
+        _close_lifeline(process)
 
-    def _close_lifeline(self, process: subprocess.Popen[bytes]) -> None:
-        self._orders.detach()
-        if process.stdin is not None:
-            process.stdin.close()
+
+def _close_lifeline(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()

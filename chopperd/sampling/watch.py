@@ -49,8 +49,7 @@ class WatchedGpu(ProbedGpu):
 class DriverWatch:
     """Makes the rare driver calls (processes, faults, changes) that the back end supports.
 
-    `on_change` gets a message that says which GPUs came or went; `may_ask` tells whether such calls
-    may be made at a time (CLOCK_MONOTONIC, ns).
+    `on_change` gets a message that says which GPUs came or went.
     """
 
     def __init__(
@@ -62,14 +61,12 @@ class DriverWatch:
         stop: threading.Event,
         *,
         on_change: Callable[[str], None],
-        may_ask: Callable[[int], bool] = lambda _now_mono_ns: True,
     ) -> None:
         self._backend = backend
         self._gpus = tuple(gpus)
         self._clock = clock
         self._stop = stop
         self._on_change = on_change
-        self._may_ask = may_ask
         self._processes_every_ns = round(settings.processes_every_s * NS_PER_S)
         self._watch_every_ns = round(settings.watch_every_s * NS_PER_S)
         self._start_ns = start_ns = clock.mono_ns()
@@ -89,13 +86,11 @@ class DriverWatch:
     def run(self) -> None:
         """Make due calls every 2 s until `stop` is set; an exception is logged only."""
         while not self._stop.wait(_NAP_S):
-            now_ns = self._clock.mono_ns()
-            if self._may_ask(now_ns):
-                try:
-                    self.ask(now_ns)
-                except Exception:  # a fault in what was found must not end the thread
-                    if self._logging.is_due("ask"):
-                        logger.exception("a rare driver call failed")
+            try:
+                self.ask(self._clock.mono_ns())
+            except Exception:  # a fault in what was found must not end the thread
+                if self._logging.is_due("ask"):
+                    logger.exception("a rare driver call failed")
 
     def ask(self, now_ns: int) -> None:
         """Make the calls that are due at this time (CLOCK_MONOTONIC, ns)."""

@@ -54,7 +54,7 @@ class GpuState(IntEnum):
 
 
 class Pace(IntEnum):
-    """Why a GPU is read at its present period."""
+    """Why a GPU is read at its present period; `BURST` and `QUIET` are not used yet."""
 
     ASKED = 0
     BUDGET = 1

@@ -1,6 +1,8 @@
 """Runs sampling ticks in the C library: read plans in its form, then ticks without Python."""
 
 import logging
+import threading
+from array import array
 from collections.abc import Sequence
 from ctypes import addressof, c_int64, sizeof
 from dataclasses import replace
@@ -37,7 +39,6 @@ from chopperd.sampling.native.library import (
     PlanCheck,
     PlanNumber,
 )
-from chopperd.sampling.orders import Interrupt
 from chopperd.sampling.schedule import Schedule
 from chopperd.units import NS_PER_S
 
@@ -196,6 +197,26 @@ def _check_bytes(source: ReadPlan, number: PlannedNumber, offset: int, size_byte
 
 
 logger = logging.getLogger(__name__)
+
+
+class Interrupt:
+    """A counter in memory whose change ends the waits of the C library within 250 ms."""
+
+    def __init__(self) -> None:
+        self._word = array("q", [0])
+        self._lock = threading.Lock()
+        self.address = self._word.buffer_info()[0]
+
+    @property
+    def count(self) -> int:
+        """How often `raise_` was called."""
+        return self._word[0]
+
+    def raise_(self) -> None:
+        """Add 1 to the count, which ends all waits."""
+        with self._lock:
+            self._word[0] += 1
+
 
 #: How often the back end reads everything itself and gives its plans again: fields come and go.
 _OWN_READ_EVERY_NS: Final = 60 * NS_PER_S

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
-from chopperd.units import NS_PER_S
 from tests.integration.sampling import scripted_sampler
 from tests.integration.sampling.supervised import wait_for_hang
 from tests.waiting import wait_for
@@ -32,10 +30,9 @@ class Scripted:
         self.folder = folder
         script = str(Path(scripted_sampler.__file__))
         command = [sys.executable, script, "--gpus", "1", "--folder", str(folder)]
-        settings = SamplerSettings(burst_hz=100.0, budget_ratio=1.0)
+        settings = SamplerSettings(budget_ratio=1.0)
         self._supervisor = SamplerSupervisor(command, settings, CLOCK, POLICY)
-        self.woken = threading.Event()
-        self.sampling = Sampling(self._supervisor, CLOCK, longest_burst_s=2.0, wake=self.woken.set)
+        self.sampling = Sampling(self._supervisor)
 
     def wait_for(self, condition: Callable[[], object], *, paused: bool = False) -> None:
         """Look after the sampler until the condition holds."""
@@ -145,21 +142,3 @@ def test_a_pause_holds_over_a_hang_and_ends_with_a_successor(scripted: Scripted)
     scripted.wait_for(lambda: not scripted.sampling.live().abandoned_pids, paused=True)
     assert scripted.sampling.live().pid is None
     scripted.becomes(SamplerCondition.RUNNING)
-
-
-def test_a_burst_is_begun_from_any_thread_and_lasts_no_longer_than_configured(
-    scripted: Scripted,
-) -> None:
-    scripted.becomes(SamplerCondition.RUNNING)
-    begun_ns = CLOCK.mono_ns()
-    thread = threading.Thread(
-        target=scripted.sampling.burst, args=(1000.0,), name="chopperd-capture"
-    )
-    thread.start()
-    thread.join()
-    assert scripted.woken.is_set()
-    scripted.wait_for(lambda: scripted.has_pace(Pace.BURST))
-    scripted.sampling.burst(0.1)  # does not cut it short
-    scripted.wait_for(lambda: not scripted.has_pace(Pace.BURST))
-    assert CLOCK.mono_ns() - begun_ns >= 2 * NS_PER_S
-    assert scripted.condition() is SamplerCondition.RUNNING

@@ -394,21 +394,6 @@ def test_the_dies_of_a_gpu_are_followed_and_the_lowest_in_the_mean_is_its_clock(
     assert rig.now().gpus[0].dies is None  # it is down
 
 
-def test_in_a_quiet_time_a_gpu_stays_up_and_shows_nothing_old_as_new(rig: Rig) -> None:
-    rig.sample(5.0)
-    rig.writer.gpu(0).set_period_ns(PERIOD_NS, 0, Pace.QUIET)
-    rig.clock.advance(2 * NS_PER_S)
-    gpu = rig.now().gpus[0]
-    assert (gpu.pace, gpu.kept_hz, gpu.asked_hz) == ("quiet", 0.0, 10.0)
-    assert gpu.reading.sm_clock_mhz == 1500.0
-    rig.clock.advance(10 * NS_PER_S)
-    quiet, silent = rig.now().gpus
-    assert (quiet.up, silent.up) == (True, False)
-    assert quiet.reading == DeviceReading()
-    rig.clock.advance(60 * NS_PER_S)  # no quiet time is as long
-    assert not rig.now().gpus[0].up
-
-
 LIMITED = replace(gpu_info(0), power_limit_w=700.0)
 
 

@@ -86,9 +86,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
 
     def start(*command: str, wait: bool = True, **options: float) -> SamplerSupervisor:
         scripted = [str(SCRIPT), "--gpus", "2", "--folder", str(tmp_path)]
-        given = {"hz": 10.0, "burst_hz": 100.0, "budget_ratio": 1.0, **options}
-        given.setdefault("burst_budget_ratio", 1.0)
-        settings = SamplerSettings(**given)  # type: ignore[arg-type]
+        settings = SamplerSettings(**{"hz": 10.0, "budget_ratio": 1.0, **options})  # type: ignore[arg-type]
         made.append(
             SamplerSupervisor([sys.executable, *(command or scripted)], settings, CLOCK, QUICK)
         )

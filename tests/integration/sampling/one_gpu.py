@@ -17,8 +17,7 @@ from chopperd.sampling.memory.layout import Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.native.library import NativeLibrary
-from chopperd.sampling.native.ticks import NativeTicks, with_native
-from chopperd.sampling.orders import OrderBook
+from chopperd.sampling.native.ticks import Interrupt, NativeTicks, with_native
 from chopperd.sampling.settings import SamplerSettings
 from tests.fakes import dies
 from tests.fakes.nvml.fixtures import BelievedEnergy
@@ -47,7 +46,7 @@ class OneGpu:
 
     Attributes:
         ring, gpu, reader: Its memory.
-        orders: What it is asked for meanwhile.
+        interrupt: What ends its waits.
     """
 
     def __init__(
@@ -62,19 +61,15 @@ class OneGpu:
         self.fd = fd
         self.ring = RingWriter(fd, RingDescription(gpus=devices), settings.capacity)
         self.reader = RingReader(fd)
-        self._stop, self.orders = threading.Event(), OrderBook()
+        self._stop, self.interrupt = threading.Event(), Interrupt()
         self.gpu = gpu = self.ring.gpu(0)
         parts = LoopParts(slow_state=self.ring.slow_state(0))
         if library is not None:
-            parts = with_native(
-                parts, library, backend, devices[0], gpu, CLOCK, self.orders.interrupt
-            )
+            parts = with_native(parts, library, backend, devices[0], gpu, CLOCK, self.interrupt)
         if own_read_every_ns is not None:
             assert isinstance(parts.ticks, NativeTicks)
             parts.ticks.own_read_every_ns = own_read_every_ns
-        loop = DeviceLoop(
-            backend, devices[0], gpu, settings, CLOCK, self._stop, orders=self.orders, parts=parts
-        )
+        loop = DeviceLoop(backend, devices[0], gpu, settings, CLOCK, self._stop, parts)
         self.thread = threading.Thread(target=loop.run, name="chopperd-gpu-0")
         self.thread.start()
 
@@ -110,7 +105,7 @@ class OneGpu:
 
     def stop(self) -> None:
         self._stop.set()
-        self.orders.interrupt.raise_()
+        self.interrupt.raise_()
         self.thread.join(10)
         assert not self.thread.is_alive()
 

@@ -9,7 +9,7 @@ from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.memory.ring_reader import GpuStatus
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.supervisor import SamplerSupervisor
-from chopperd.units import NS_PER_MS, NS_PER_S
+from chopperd.units import NS_PER_MS
 from tests.waiting import wait_for
 
 SCRIPT = Path(__file__).with_name("scripted_sampler.py")
@@ -50,7 +50,3 @@ def wait_for_pace(sampler: SamplerSupervisor, pace: Pace, slots: range = range(2
     wait_for(
         lambda: all(sampler.reader.status(slot).pace is pace for slot in slots), f"pace {pace.name}"
     )
-
-
-def in_s(seconds: float) -> int:
-    return CLOCK.mono_ns() + round(seconds * NS_PER_S)

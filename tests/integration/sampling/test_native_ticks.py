@@ -10,7 +10,6 @@ import pytest
 from chopperd.sampling.memory.layout import GpuState, Pace, Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import NativeLibrary
-from chopperd.sampling.orders import Burst, Quiet
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_S, TimeTriple
 from tests.fakes.nvml.fixtures import FakeNvml
@@ -252,25 +251,6 @@ def test_a_stop_is_seen_within_a_nap_of_a_long_wait(
         began_ns = CLOCK.mono_ns()
         sampled.stop()
         assert CLOCK.mono_ns() - began_ns < 5 * 250_000_000
-
-
-def test_an_order_cuts_a_long_wait_short(backend: CountedNvml, native: NativeLibrary) -> None:
-    settings = replace(QUICK, hz=0.1, slow_hz=0.1, burst_hz=200.0, burst_budget_ratio=1.0)
-    with one_gpu(backend, native, settings) as sampled:
-        sampled.waits_for(lambda status: status.period_ns)
-        now_ns = CLOCK.mono_ns()
-        sampled.orders.take(Burst(hz=200.0, until_mono_ns=now_ns + 30 * 10**9), now_ns)
-        status = sampled.waits_for(lambda status: status.pace is Pace.BURST)
-        assert CLOCK.mono_ns() - now_ns < 5 * 250_000_000
-        assert status.period_ns == 5_000_000
-        sampled.samples_on()
-        now_ns = CLOCK.mono_ns()
-        sampled.orders.take(Quiet(until_mono_ns=now_ns + 30 * 10**9), now_ns)
-        sampled.orders.take(Burst(hz=200.0, until_mono_ns=now_ns), now_ns)
-        sampled.waits_for(lambda status: status.pace is Pace.QUIET)
-        calls_count = backend.read_count, sampled.status.ticks_count
-        CLOCK.sleep_until(CLOCK.mono_ns() + 50_000_000)
-        assert (backend.read_count, sampled.status.ticks_count) == calls_count
 
 
 def test_an_idle_gpu_is_read_less_often_until_it_works_again(

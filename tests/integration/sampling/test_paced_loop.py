@@ -1,4 +1,4 @@
-"""The loop of one GPU that idles, is asked for bursts and is left alone, on a clock of the test's.
+"""The loop of one GPU that idles and works, on a clock of the test's.
 
 The truth is a function of time, so every integral can be worked out beside the loop's own.
 """
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from chopperd.errors import DeviceLostError
 from chopperd.live.gpu_track import GpuTrack
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import DeviceReading
@@ -20,7 +19,6 @@ from chopperd.model.kinds import Cause
 from chopperd.model.live import LiveTotals
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.memory.layout import Pace
-from chopperd.sampling.orders import Burst, OrderBook, Quiet
 from chopperd.sampling.settings import SamplerSettings
 from tests.integration.sampling.test_device_loop import GPU, MS, SECOND, Bench
 
@@ -54,12 +52,11 @@ def phases(seed: int, *, idle_s: float, busy_s: float | None, total_s: float) ->
 
 
 class PacedBench:
-    """A loop that is told orders, over a GPU that does what the test says of each time.
+    """A loop over a GPU that does what the test says of each time.
 
     An agent follows it each second.
 
     Attributes:
-        orders: What it is told; by `at` at a time.
         watches_pace: Whether to note what it says of its pace at each read.
         paces: What it said.
         track: What the agent knows of it.
@@ -67,10 +64,8 @@ class PacedBench:
 
     def __init__(self, seconds: float, settings: SamplerSettings) -> None:
         self.bench = Bench(seconds, settings)
-        self.orders = OrderBook()
         self.settings = settings
         self.truth: Callable[[float], DeviceReading] = lambda _: BUSY
-        self.at: dict[float, Burst | Quiet] = {}
         self.watches_pace = False
         self.paces: list[Pace] = []
         self.track = GpuTrack(GPU, SECOND)
@@ -81,25 +76,16 @@ class PacedBench:
         bench.driver.answer = self._answer
         sleep = bench.clock.sleep_until
 
-        def told_and_slept(deadline_mono_ns: int) -> None:
+        def followed_and_slept(deadline_mono_ns: int) -> None:
             sleep(deadline_mono_ns)
-            self._tell()
             if bench.clock.now_ns - self._followed_ns > SECOND:
                 self._followed_ns = bench.clock.now_ns
                 self.track.follow(bench.reader, 0)
 
-        bench.clock.sleep_until = told_and_slept  # type: ignore[method-assign]
+        bench.clock.sleep_until = followed_and_slept  # type: ignore[method-assign]
         gpu = bench.ring.gpu(0)
-        loop = DeviceLoop(
-            bench.driver, GPU, gpu, self.settings, bench.clock, stop, orders=self.orders
-        )
-        loop.run()
+        DeviceLoop(bench.driver, GPU, gpu, self.settings, bench.clock, stop).run()
         self.track.follow(bench.reader, 0)
-
-    def _tell(self) -> None:
-        now_ns = self.bench.clock.now_ns
-        for at_s in [at_s for at_s in self.at if at_s * SECOND <= now_ns - SECOND]:
-            self.orders.take(self.at.pop(at_s), now_ns)
 
     def _answer(self, _: int) -> DeviceReading:
         if self.watches_pace:
@@ -125,7 +111,7 @@ def make() -> Iterator[Callable[..., PacedBench]]:
     made: list[PacedBench] = []
 
     def paced(seconds: float, **options: float | None) -> PacedBench:
-        given = {"hz": 10.0, "idle_hz": 1.0, "burst_hz": 100.0, "history_s": 60.0, **options}
+        given = {"hz": 10.0, "idle_hz": 1.0, "history_s": 60.0, **options}
         made.append(PacedBench(seconds, SamplerSettings(**given)))  # type: ignore[arg-type]
         return made[-1]
 
@@ -185,52 +171,6 @@ def test_a_gap_in_what_was_sampled_fast_is_left_out_all_the_same(
     assert (gaps_s > 1.0).sum() == 2
     left_s = float(gaps_s[gaps_s < 1.0].sum())
     assert paced.totals.sampled_s == pytest.approx(left_s, rel=1e-9)
-
-
-def test_a_burst_raises_the_rate_at_once_and_ends_by_itself(
-    make: Callable[..., PacedBench],
-) -> None:
-    paced = make(40)
-    paced.watches_pace = True
-    paced.truth = Phases([]).at  # idle throughout
-    paced.at = {20.0: Burst(hz=100.0, until_mono_ns=26 * SECOND)}  # the clock began at 1 s
-    paced.run()
-    times_s = paced.times_s
-    assert count_between(times_s, 20.25, 25) == pytest.approx(475, abs=3)
-    assert count_between(times_s, 25.1, 40) == pytest.approx(15, abs=2)
-    assert paced.totals.sampled_s == pytest.approx(times_s[-1] - times_s[0], rel=1e-9)
-    assert set(paced.paces) == {Pace.ASKED, Pace.IDLE, Pace.BURST}
-
-
-def test_in_a_quiet_time_no_call_is_made_and_its_time_is_not_sampled(
-    make: Callable[..., PacedBench],
-) -> None:
-    paced = make(40)
-    paced.at = {10.0: Quiet(until_mono_ns=21 * SECOND)}
-    paced.run()
-    times_s = paced.times_s
-    assert count_between(times_s, 10.25, 20) == 0
-    assert count_between(times_s, 20, 40) == pytest.approx(200, abs=2)
-    gap_s = float(np.diff(times_s).max())
-    assert 9.7 < gap_s < 10.3
-    assert paced.totals.sampled_s == pytest.approx(times_s[-1] - times_s[0] - gap_s, rel=1e-9)
-    assert paced.bench.reader.status(0).missed_count == 0  # not sampled on purpose
-
-
-def test_in_a_quiet_time_a_lost_gpu_is_not_looked_for(make: Callable[..., PacedBench]) -> None:
-    paced = make(10, probe_every_s=1.0)
-    calls_s: list[float] = []
-
-    def lost(t_s: float) -> DeviceReading:
-        calls_s.append(t_s)
-        raise DeviceLostError("fell off the bus", operation="read")
-
-    paced.truth = lost
-    paced.at = {3.0: Quiet(until_mono_ns=8 * SECOND)}
-    paced.run()
-    assert count_between(np.array(calls_s), 0, 3.0) == 3
-    assert count_between(np.array(calls_s), 3.0, 6.9) == 0
-    assert count_between(np.array(calls_s), 6.9, 10) >= 2
 
 
 def test_what_the_budget_slows_is_said_once(
@@ -330,12 +270,12 @@ def test_busy_moments_far_apart_count_for_too_little_on_a_gpu_read_slowly(
 
 def test_each_schedule_draws_points_of_its_own(make: Callable[..., PacedBench]) -> None:
     """A job that wakes the GPU in the same way each time must not meet the same points."""
-    paced = make(100)
-    paced.at = {float(at_s): Burst(hz=100.0, until_mono_ns=(at_s + 3) * SECOND) for at_s in (5, 50)}
+    paced = make(70, history_s=70.0)
+    paced.truth = Phases([15.0, 30.0, 55.0]).at
     paced.run()
     times_s = paced.times_s
     draws = []
-    for at_s in (5.0, 50.0):
-        burst = np.flatnonzero((times_s > at_s) & (times_s < at_s + 2))[:20]
-        draws.append(np.diff(times_s[burst])[5:15])
+    for at_s in (16.0, 56.0):  # a second after each wake
+        woken = np.flatnonzero((times_s > at_s) & (times_s < at_s + 2))[:16]
+        draws.append(np.diff(times_s[woken])[5:15])
     assert not np.allclose(draws[0], draws[1], atol=1e-4)

@@ -1,4 +1,4 @@
-"""Quiet and idle times of GPUs that are read through the real NVIDIA binding, on a fake driver."""
+"""Idle times of GPUs that are read through the real NVIDIA binding, on a fake driver."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,13 +6,10 @@ from pathlib import Path
 import pytest
 
 from chopperd.sampling.memory.layout import Pace
-from chopperd.sampling.orders import Quiet
 from chopperd.sampling.supervisor import SamplerSupervisor
-from chopperd.units import NS_PER_MS
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import Scenario, Segment
-from tests.integration.sampling.supervised import CLOCK, in_s, statuses, wait_for_pace
-from tests.waiting import wait_for
+from tests.integration.sampling.supervised import wait_for_pace
 
 IDLE_BIT = 0x1
 
@@ -29,25 +26,6 @@ def nvml(
 
 
 NVML_SAMPLER = ("-P", "-m", "chopperd", "_sampler", "--backend", "nvml")
-
-
-def test_in_a_quiet_time_no_driver_is_called_and_it_ends_by_itself(
-    started: Callable[..., SamplerSupervisor], nvml: Scenario
-) -> None:
-    sampler = started(*NVML_SAMPLER, hz=100.0)
-    wait_for(lambda: all(each.written > 10 for each in statuses(sampler)))
-    until_ns = in_s(3)
-    sampler.order(Quiet(until_mono_ns=until_ns))
-    wait_for_pace(sampler, Pace.QUIET)
-    assert [each.period_ns for each in statuses(sampler)] == [0, 0]
-    before = [gpu.calls_total() for gpu in nvml.gpus[:2]]
-    assert min(before) > 10
-    wait_for(lambda: CLOCK.mono_ns() >= until_ns - 50 * NS_PER_MS)
-    after = [gpu.calls_total() for gpu in nvml.gpus[:2]]
-    if CLOCK.mono_ns() < until_ns:  # else this test was held up, and saw what came later
-        assert after == before
-    wait_for_pace(sampler, Pace.ASKED)
-    wait_for(lambda: all(gpu.calls_total() > before[0] + 50 for gpu in nvml.gpus[:2]))
 
 
 def test_the_idle_bit_of_a_real_binding_slows_and_its_end_wakes(

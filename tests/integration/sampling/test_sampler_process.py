@@ -22,8 +22,8 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
-def test_a_fault_of_the_main_thread_ends_the_process(tmp_path: Path) -> None:
-    """A lifeline that can't be read: the threads must not sample on, deaf to every signal."""
+def test_a_lifeline_that_is_no_pipe_ends_the_process(tmp_path: Path) -> None:
+    """The threads must not sample on, deaf to every signal."""
     ring_fd = os.memfd_create("ring")
     lifeline_fd = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -41,8 +41,7 @@ def test_a_fault_of_the_main_thread_ends_the_process(tmp_path: Path) -> None:
     finally:
         os.close(lifeline_fd)
         os.close(ring_fd)
-    assert ended.returncode == 1
-    assert b"Bad file descriptor" in ended.stderr
+    assert ended.returncode == 0
 
 
 def test_after_kill_9_a_successor_samples_on(make: Callable[..., SamplerSupervisor]) -> None:

@@ -9,7 +9,6 @@ import pytest
 from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import RECORD, Pace, Records
-from chopperd.sampling.orders import Burst, OrderBook, Quiet
 from chopperd.sampling.pace import IdleStretch, Pacer
 from chopperd.sampling.settings import SamplerSettings
 
@@ -23,9 +22,8 @@ class Looks:
     """A pacer, and looks at its GPU each 100 ms, or 1 s where that is kept."""
 
     def __init__(self, **options: float | None) -> None:
-        self.orders = OrderBook()
-        given = {"hz": 10.0, "idle_hz": 1.0, "burst_hz": 100.0, "budget_ratio": 0.002, **options}
-        self.pacer = Pacer(SamplerSettings(**given), self.orders)  # type: ignore[arg-type]
+        given = {"hz": 10.0, "idle_hz": 1.0, "budget_ratio": 0.002, **options}
+        self.pacer = Pacer(SamplerSettings(**given))  # type: ignore[arg-type]
         self.now_ns = 100 * SECOND
         self.driver_ns = 0
 
@@ -37,8 +35,8 @@ class Looks:
             self.driver_ns += call_ns
             self.pacer.note(self.now_ns, reading)
             self.pacer.judge(self.now_ns, self.driver_ns)
-            if self.pacer.is_outdated(self.now_ns):
-                self.pacer.decide(self.now_ns)
+            if self.pacer.is_outdated:
+                self.pacer.decide()
 
     @property
     def kept(self) -> tuple[Pace, int]:
@@ -49,7 +47,7 @@ def test_what_is_asked_for_is_kept() -> None:
     looks = Looks()
     looks.look(BUSY, 30)
     assert looks.kept == (Pace.ASKED, 100 * MS)
-    assert not looks.pacer.is_outdated(looks.now_ns)
+    assert not looks.pacer.is_outdated
 
 
 def test_ten_idle_seconds_slow_the_reads_and_one_busy_look_ends_that_at_once() -> None:
@@ -136,8 +134,7 @@ def test_past_the_budget_the_pace_says_so() -> None:
     looks = Looks()
     looks.look(BUSY, 6, call_ns=MS)
     assert looks.kept == (Pace.BUDGET, 500 * MS)
-    assert looks.pacer.wanted_ratio == pytest.approx(0.01)
-    assert looks.pacer.budget_ratio == 0.002
+    assert looks.pacer.budget.asked_ratio == pytest.approx(0.01)
     looks.look(BUSY, 60, call_ns=MS)
     assert looks.kept == (Pace.BUDGET, 500 * MS)
     looks.look(BUSY, 11, call_ns=0)
@@ -154,59 +151,6 @@ def test_an_idle_stretch_says_nothing_of_the_budget() -> None:
     assert looks.kept == (Pace.BUDGET, 500 * MS)
     looks.look(BUSY, 30, call_ns=MS)
     assert looks.kept == (Pace.BUDGET, 500 * MS)
-
-
-def test_a_burst_holds_for_its_time_also_on_an_idle_gpu() -> None:
-    looks = Looks()
-    looks.look(IDLE, 12)
-    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + 5 * SECOND), looks.now_ns)
-    assert looks.pacer.is_outdated(looks.now_ns)
-    looks.pacer.decide(looks.now_ns)
-    assert looks.kept == (Pace.BURST, 10 * MS)
-    looks.look(IDLE, 4.9)
-    assert looks.kept == (Pace.BURST, 10 * MS)
-    looks.look(IDLE, 0.2)
-    assert looks.kept == (Pace.IDLE, SECOND)
-
-
-def test_a_burst_has_a_budget_of_its_own() -> None:
-    """Calls of 1 ms at 100 Hz are 10 %, five times the burst's 2 %; then the other holds again."""
-    looks = Looks()
-    looks.look(BUSY, 11, call_ns=100_000)  # 0.1 %: within the budget
-    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + 20 * SECOND), looks.now_ns)
-    looks.look(BUSY, 1, call_ns=MS)
-    assert looks.kept == (Pace.BURST, 10 * MS)
-    looks.look(BUSY, 0.5, call_ns=MS)
-    assert looks.kept == (Pace.BURST, 50 * MS)
-    assert looks.pacer.decision.wanted_ns == 10 * MS
-    assert looks.pacer.wanted_ratio == pytest.approx(0.1, rel=0.02)
-    assert looks.pacer.budget_ratio == 0.02
-    looks.look(BUSY, 18.4, call_ns=MS)
-    assert looks.kept[0] is Pace.BURST
-    looks.look(BUSY, 12, call_ns=100_000)
-    assert looks.kept == (Pace.ASKED, 100 * MS)  # what the burst took is not held against it
-
-
-def test_a_burst_is_no_faster_than_the_ring_has_room_for_and_no_slower_than_asked() -> None:
-    looks = Looks()
-    looks.orders.take(Burst(hz=1000.0, until_mono_ns=looks.now_ns + SECOND), looks.now_ns)
-    assert looks.pacer.decide(looks.now_ns).period_ns == 10 * MS
-    looks.orders.take(Burst(hz=1.0, until_mono_ns=looks.now_ns + SECOND), looks.now_ns)
-    assert looks.pacer.decide(looks.now_ns).period_ns == 100 * MS
-
-
-def test_in_a_quiet_time_no_read_is_due_and_a_burst_ends_it() -> None:
-    looks = Looks()
-    looks.orders.take(Quiet(until_mono_ns=looks.now_ns + 5 * SECOND), looks.now_ns)
-    kept = looks.pacer.decide(looks.now_ns)
-    assert (kept.pace, kept.period_ns) == (Pace.QUIET, 0)
-    assert kept.until_mono_ns == looks.now_ns + 5 * SECOND
-    assert not looks.pacer.is_outdated(kept.until_mono_ns - 1)
-    assert looks.pacer.is_outdated(kept.until_mono_ns)
-    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND), looks.now_ns)
-    assert looks.pacer.decide(looks.now_ns).pace is Pace.BURST
-    assert looks.pacer.decide(looks.now_ns + SECOND).pace is Pace.QUIET
-    assert looks.pacer.decide(looks.now_ns + 5 * SECOND).pace is Pace.ASKED
 
 
 STRETCHES: dict[str, list[tuple[float, DeviceReading]]] = {
@@ -235,7 +179,7 @@ def test_looks_in_batches_tell_the_same_as_one_by_one(name: str) -> None:
             seen.pacer.note(now_ns, look)
             if len(records) % 50 == 0:
                 batched.pacer.note_records(recorded(records[-50:]))
-                kept = [each.pacer.decide(now_ns).pace for each in (seen, batched)]
+                kept = [each.pacer.decide().pace for each in (seen, batched)]
                 assert kept[0] is kept[1], f"after {len(records) / 10} s"
 
 
@@ -259,24 +203,20 @@ def test_an_activity_between_two_full_looks_ends_an_idle_stretch() -> None:
     made["scope"] = np.arange(150) % 10 == 0
     idle, woken = Looks().pacer, Looks().pacer
     idle.note_records(made)
-    assert idle.decide(looks[-1][0]).pace is Pace.IDLE
+    assert idle.decide().pace is Pace.IDLE
     made["activity_ratio"][75] = 0.4
     woken.note_records(made)
-    assert woken.decide(looks[-1][0]).pace is Pace.ASKED
+    assert woken.decide().pace is Pace.ASKED
 
 
 def test_reads_by_others_are_looked_at_when_a_decision_may_change() -> None:
-    looks = Looks(idle_after_s=10.0, budget_ratio=0.01, burst_budget_ratio=0.1)
+    looks = Looks(idle_after_s=10.0, budget_ratio=0.01)
     looks.look(BUSY, 6)
     pacer = looks.pacer
     assert looks.now_ns < pacer.review_at_mono_ns <= looks.now_ns + 15 * SECOND
     assert pacer.review_at_driver_ns == looks.driver_ns + 50 * MS  # 1 % of 5 s
     looks.look(IDLE, 0.1)
     assert pacer.review_at_mono_ns == looks.now_ns + 10 * SECOND
-    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND // 2), looks.now_ns)
-    pacer.decide(looks.now_ns)
-    assert pacer.review_at_mono_ns <= looks.now_ns + SECOND // 2
-    assert pacer.review_at_driver_ns == looks.driver_ns + 100 * MS  # 10 % of 1 s
     looks.look(IDLE, 30)
     assert looks.kept[0] is Pace.IDLE
     assert pacer.review_at_mono_ns < looks.now_ns  # after each read

@@ -64,7 +64,6 @@ class Bench:
     reader: RingReader
     probe: SensorProbe
     stop: threading.Event
-    is_welcome: list[bool]
 
     def turn_after(self, ns: int) -> int:
         """Reads of sensors that one more turn makes."""
@@ -88,20 +87,14 @@ def make_bench() -> Iterator[MakeBench]:
     def make(
         period_ms: dict[str, int], budget_ratio: float = 0.002, driver: type[Driver] = Driver
     ) -> Bench:
-        clock, stop, is_welcome = ScriptedClock(), threading.Event(), [True]
+        clock, stop = ScriptedClock(), threading.Event()
         sensors = driver(clock, period_ms)
         ring = RingWriter(fd, RingDescription(gpus=(GPU,)), 256)
         gpu = ProbedGpu(device=GPU, slow_state=ring.slow_state(0))
         probe = SensorProbe(
-            sensors,
-            gpu,
-            clock,
-            stop,
-            again_s=AGAIN_NS / NS_PER_S,
-            budget_ratio=budget_ratio,
-            may_ask=lambda _now: is_welcome[0],
+            sensors, gpu, clock, stop, again_s=AGAIN_NS / NS_PER_S, budget_ratio=budget_ratio
         )
-        return Bench(sensors, RingReader(fd), probe, stop, is_welcome)
+        return Bench(sensors, RingReader(fd), probe, stop)
 
     yield make
     os.close(fd)
@@ -176,29 +169,6 @@ def test_a_gpu_that_does_not_tell_how_busy_it_is_is_probed(make_bench: MakeBench
     bench = make_bench(ALL)
     bench.driver.activity = None
     assert bench.turn_after(FIRST_NS) > 0
-
-
-def test_nothing_is_probed_in_a_burst_or_a_quiet_time(make_bench: MakeBench) -> None:
-    bench = make_bench(ALL)
-    bench.is_welcome[0] = False
-    assert bench.turn_after(FIRST_NS) == 0
-    bench.is_welcome[0] = True
-    assert bench.turn_after(0) > 0
-
-
-def test_a_probe_ends_at_once_when_a_quiet_time_begins(make_bench: MakeBench) -> None:
-    bench = make_bench(ALL)
-    read = bench.driver._read
-
-    def read_then_quiet(period_ms: int) -> Callable[[], float]:
-        def once() -> float:
-            bench.is_welcome[0] = False
-            return read(period_ms)()
-
-        return once
-
-    bench.driver._read = read_then_quiet  # type: ignore[method-assign]
-    assert bench.turn_after(FIRST_NS) == len(ALL)
 
 
 def test_a_probe_lasts_a_second_and_a_half_with_a_millisecond_or_two_between_rounds(

@@ -29,8 +29,3 @@ def test_all_values_out_of_range_are_named_at_once() -> None:
 def test_the_ring_holds_the_history_asked_for() -> None:
     assert SamplerSettings(hz=100.0, history_s=30.0).capacity == 3000
     assert SamplerSettings(hz=1.0, history_s=1.0).capacity == 256
-
-
-def test_the_ring_holds_as_long_a_history_at_the_rate_of_a_burst() -> None:
-    assert SamplerSettings(hz=10.0, history_s=60.0, burst_hz=100.0).capacity == 6000
-    assert SamplerSettings(hz=1000.0, history_s=10.0, burst_hz=100.0).capacity == 10_000
