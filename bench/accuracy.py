@@ -7,11 +7,12 @@ lag of the accuracy budgets, through `join_device`, the way of the product.
 import argparse
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.scenarios import SCENARIO_PRESETS, Scenario, StepTruth, observe, scenario, step_truth
 from chopperd.correlate.join import JoinedDevice, join_device

@@ -8,10 +8,11 @@ who is no straggler, in how many the straggler was, and in how many a finding bl
 import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bench.accuracy import READ_SPAN_NS, scenario_timeline
 from bench.scenarios import REFERENCE_MHZ, Scenario, observe, scenario
@@ -38,8 +39,7 @@ from chopperd.simulation.track import ClockTruth, StepFunction
 GPUS: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A kind of node.
 
     Attributes:
@@ -58,8 +58,7 @@ class Node:
     together: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """What a node's summary says.
 
     Attributes:

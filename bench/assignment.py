@@ -7,10 +7,11 @@ not at all, and sensors that are up to 250 ms late or early. No rank says which 
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bench.markdown import table
 from chopperd.correlate.identity.by_signal import agreement, assigned
@@ -25,8 +26,7 @@ KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """Of the ranks of some nodes how many were given a GPU, how many a wrong one, of how many."""
 
     mapped: int
@@ -47,7 +47,7 @@ def nodes(kind: str, count: int, first: int = 0) -> Iterator[Node]:
             lag_s=float(rng.uniform(-0.25, 0.25)),
             activity=bool(rng.random() < 0.7),
         )
-        yield replace(node, **KINDS[kind])  # type: ignore[arg-type]
+        yield replace(node, **KINDS[kind])
 
 
 def outcome(drawn_nodes: Iterator[Node]) -> Outcome:

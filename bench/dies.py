@@ -8,10 +8,11 @@ what is known live; that over 1 s before and after, which reports take.
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.accuracy import Outcome, held_against, scenario_timeline
 from bench.scenarios import Scenario, observe, scenario, step_truth

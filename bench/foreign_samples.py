@@ -8,11 +8,12 @@ a wrong reference. Each must get a note (then it has no interval) or an interval
 import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench.accuracy import READ_SPAN_NS, held_against, scenario_timeline
 from bench.scenario_draws import Chunks, draw_records

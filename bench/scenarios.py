@@ -6,11 +6,11 @@ is exact.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from bench import truth
 from bench.scenario_draws import (
@@ -49,8 +49,7 @@ _OBSERVE_KEY: Final = 2
 _SENSOR_KEY: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """One simulated GPU over some steps, with the truth about its clock.
 
     Attributes:
@@ -77,8 +76,7 @@ class Scenario:
         return Intervals(start_ns=self.records.start_ns[rows], end_ns=self.records.end_ns[rows])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTruth:
+class StepTruth(Struct, frozen=True, kw_only=True):
     """The exact figures of each step's compute time, (steps,) each.
 
     Attributes:

@@ -7,11 +7,12 @@ plain numpy, apart from `chopperd.simulation`: what both had wrong would show in
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.correlate.join import RowClocks, join_device
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s

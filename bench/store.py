@@ -9,10 +9,11 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+
+from msgspec.structs import replace
 
 from bench.markdown import median_and_range, table
 from chopperd.clock import SystemClock

@@ -4,8 +4,9 @@ Also holds `RepeatLimiter`, which needs only a clock, for modules that may impor
 """
 
 import time
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from chopperd.units import NS_PER_S, TimeTriple
 
@@ -32,8 +33,7 @@ class Clock(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SystemClock:
+class SystemClock(Struct, frozen=True):
     """The machine's clocks."""
 
     def mono_ns(self) -> int:

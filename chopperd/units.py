@@ -1,6 +1,6 @@
 """Units and their conversions, and the system clocks at one instant."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -38,8 +38,7 @@ def ms_from_ns(value_ns: float) -> float:
     return value_ns / NS_PER_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeTriple:
+class TimeTriple(Struct, frozen=True, kw_only=True):
     """CLOCK_REALTIME, CLOCK_MONOTONIC and CLOCK_BOOTTIME at one instant, in ns.
 
     It ties the MONOTONIC times of samples to Unix time.

@@ -2,10 +2,10 @@
 
 import json
 import re
-from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.trace import Trace, TraceMeta
 from chopperd.traces.read.assemble import assemble
@@ -20,8 +20,7 @@ LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 TABLES = ("records", "calls", "spans", "device_spans", "flows", "frames", "memory")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """What a decoder made of an event array."""
 
     tables: Trace
@@ -73,9 +72,9 @@ def is_sound(text: bytes) -> bool:
 
 def assert_alike(one: Reading, other: Reading) -> None:
     """Both are the same, to the order of rows and the numbers of names."""
-    for field in fields(one):
-        if field.name != "tables":
-            assert getattr(one, field.name) == getattr(other, field.name), field.name
+    for name in one.__struct_fields__:
+        if name != "tables":
+            assert getattr(one, name) == getattr(other, name), name
     assert_same_columns(one.tables, other.tables)
 
 
@@ -85,7 +84,7 @@ def assert_same_columns(one: Trace, other: Trace) -> None:
         assert getattr(one, name) == getattr(other, name), name
     for table in TABLES:
         first, second = getattr(one, table), getattr(other, table)
-        for field in fields(first):
-            columns = getattr(first, field.name), getattr(second, field.name)
-            assert columns[0].dtype == columns[1].dtype, (table, field.name)
-            assert np.array_equal(*columns), (table, field.name)
+        for name in first.__struct_fields__:
+            columns = getattr(first, name), getattr(second, name)
+            assert columns[0].dtype == columns[1].dtype, (table, name)
+            assert np.array_equal(*columns), (table, name)

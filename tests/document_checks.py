@@ -3,13 +3,13 @@
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from io import StringIO
 
 import jsonschema
 import msgspec
+from msgspec.structs import asdict
 
 from chopperd.model.report import FIELDS, ReportDocument
 from chopperd.model.report_rows import Row

@@ -2,11 +2,11 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec.structs import asdict
 
 from bench.gpu.part import Options, main
 from bench.markdown import table

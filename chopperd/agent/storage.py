@@ -7,9 +7,10 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.agent.lifecycle import guarded
 from chopperd.clock import Clock

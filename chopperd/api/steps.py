@@ -1,11 +1,11 @@
 """Request handlers about the caller's jobs, steps, kernels, reports and traces; uploads."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Final, get_args
 
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -142,7 +142,7 @@ def kernels(call: Call) -> Response:
         raise _not_found("step")
     _only_one((each.job, each.run) for each in devices)
     unwanted = {FIELDS[kind]: () for kind in PARTS_BY if kind != by}
-    only = tuple(replace(each, **unwanted) for each in devices)  # type: ignore[arg-type]
+    only = tuple(replace(each, **unwanted) for each in devices)
     return json_response(models.StepKernels(step=call[STEP], by=by, devices=only))
 
 

@@ -5,16 +5,16 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
+
+from msgspec import Struct
 
 COMMAND: Final = "run"
 _CONFIG, _BACKEND = "--config", "--backend"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
+class AgentOptions(Struct, frozen=True, kw_only=True):
     """Options of `chopperd run`; None: use the configuration's value."""
 
     config: Path | None = None

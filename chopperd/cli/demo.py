@@ -5,10 +5,11 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from socket import socket
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.client.agent import AgentClient
 from chopperd.clock import SystemClock

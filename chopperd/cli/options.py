@@ -1,12 +1,12 @@
 """Options of all commands as decorators, and parsing of their values."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import click
+from msgspec.structs import replace
 
 from chopperd.config.load import DEFAULT_PATH
 from chopperd.config.sections import Config

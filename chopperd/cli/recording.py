@@ -5,11 +5,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from chopperd.cli.output import complain
 from chopperd.clock import SystemClock

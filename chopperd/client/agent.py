@@ -1,11 +1,12 @@
 """Client of this node's agent: one method for each request, answers as typed values."""
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from chopperd.api import models
 from chopperd.client.transport import Transport, api_endpoints, metrics_endpoints, read_token

@@ -4,9 +4,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
@@ -116,8 +117,7 @@ def completion_request() -> str | None:
     return os.environ.get(COMPLETION_VARIABLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceManager:
+class ServiceManager(Struct, frozen=True, kw_only=True):
     """Settings that systemd passes to this process."""
 
     #: socket for status messages ("@" first: an abstract one); None without one

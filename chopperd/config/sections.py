@@ -1,29 +1,26 @@
 """The parsed configuration: one dataclass for each section."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
+class NodeConfig(Struct, frozen=True, kw_only=True):
     """`[node]`: name of this node; None for the host's name, in a pod the pod's."""
 
     name: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathsConfig:
+class PathsConfig(Struct, frozen=True, kw_only=True):
     """`[paths]`: folders of state and sockets; None for the system's, or the user's."""
 
     state: str | None
     runtime: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingConfig:
+class SamplingConfig(Struct, frozen=True, kw_only=True):
     """`[sampling]`: back end, rates at which GPUs are read, and limits of the cost."""
 
     backend: str
@@ -41,8 +38,7 @@ class SamplingConfig:
     self_test_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestConfig:
+class IngestConfig(Struct, frozen=True, kw_only=True):
     """`[ingest]`: which traces are accepted, and how large they may be."""
 
     max_stored_bytes: int
@@ -52,8 +48,7 @@ class IngestConfig:
     keep_failed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisConfig:
+class AnalysisConfig(Struct, frozen=True, kw_only=True):
     """`[analysis]`: whether traces are analysed on this node, and what that may cost."""
 
     mode: Literal["here", "off", "spool"]
@@ -64,8 +59,7 @@ class AnalysisConfig:
     spool_max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
+class StoreConfig(Struct, frozen=True, kw_only=True):
     """`[store]`: limits of stored steps and reports, and the disk space that must stay free."""
 
     max_bytes: int
@@ -73,24 +67,21 @@ class StoreConfig:
     min_free_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderConfig:
+class RecorderConfig(Struct, frozen=True, kw_only=True):
     """`[recorder]`: limits of the samples that the flight recorder stores."""
 
     max_bytes: int
     max_days: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsConfig:
+class MetricsConfig(Struct, frozen=True, kw_only=True):
     """`[metrics]`: listen address and profile of the metrics for Prometheus."""
 
     listen: str
     profile: Literal["minimal", "standard", "full"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiConfig:
+class ApiConfig(Struct, frozen=True, kw_only=True):
     """`[api]`: address of the API, and who may use it."""
 
     listen: str
@@ -100,8 +91,7 @@ class ApiConfig:
     insecure: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthConfig:
+class HealthConfig(Struct, frozen=True, kw_only=True):
     """`[health]`: what makes the agent itself unhealthy."""
 
     fail_on_lost_driver: bool
@@ -114,8 +104,7 @@ class ClassSetting(msgspec.Struct, frozen=True, kw_only=True, rename={"kernel_cl
     pattern: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracesConfig:
+class TracesConfig(Struct, frozen=True, kw_only=True):
     """`[traces]`: site-specific rules: device map, data waits, marks of steps, kernel classes."""
 
     device_map: str | None
@@ -124,8 +113,7 @@ class TracesConfig:
     classes: tuple[ClassSetting, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceConfig:
+class ReferenceConfig(Struct, frozen=True, kw_only=True):
     """`[reference]`: reference clocks of losses; a model's goes first; None: the driver's."""
 
     sm_clock_mhz: float | None
@@ -133,15 +121,13 @@ class ReferenceConfig:
     models: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivacyConfig:
+class PrivacyConfig(Struct, frozen=True, kw_only=True):
     """`[privacy]`: whether names of kernels and modules, which reveal architectures, are shown."""
 
     names: Literal["full", "hashed", "classes"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """The whole configuration; `origins` maps each key ("sampling.hz") to where it was set."""
 
     node: NodeConfig

@@ -3,12 +3,11 @@
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from chopperd.errors import ConfigError
 from chopperd.model.kinds import KERNEL_CLASSES
@@ -19,8 +18,7 @@ from chopperd.model.run import device_map_of
 _LAST_PORT: Final = 65535
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """The values that a key may have."""
 
     type: Any  # their type with its limits, as msgspec checks them
@@ -189,8 +187,7 @@ CLASS_RULES: Final = Kind(
 # The one table of all keys: type, allowed values, default and help.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """A key of the configuration; `default` None means "not set"."""
 
     key: str

@@ -5,10 +5,11 @@ second, their times are not the trace's; where they show an idle GPU while the t
 reverse, they are of another GPU or of another time.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate import intervals
 from chopperd.correlate.clock.lag import LagEstimate, measure_lag
@@ -58,8 +59,7 @@ _MOST_COMPARED: Final = 4_096
 _CONTRADICTED_SHARE: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Belonging:
+class Belonging(Struct, frozen=True, kw_only=True):
     """Whether samples belong to a trace."""
 
     #: How much later than the trace the samples lie, where no sensor's lag is that; None where the

@@ -1,10 +1,10 @@
 """Split lost clock by cause: standing limits first, then driver counters, then reason bits."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.clock.signal import ClassClock
 from chopperd.model import kinds
@@ -50,8 +50,7 @@ def bit_shares(causes: Int64s) -> Float64s:
     return even
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndShares:
+class EndShares(Struct, frozen=True, kw_only=True):
     """Share of each cause in the loss at the two samples that a piece's line joins, (m, causes).
 
     A counted cause's time is split over the ends, so that a row of one end may not sum to 1; over a
@@ -71,8 +70,7 @@ class EndShares:
         return shares
 
 
-@dataclass(slots=True, kw_only=True)
-class _Counted:
+class _Counted(Struct, kw_only=True):
     """One cause's counter over the pieces: (m,) whether it was read, and its `EndShares`."""
 
     is_read: Bools

@@ -5,13 +5,14 @@ Source: DESIGN.md section 2, "Comparing runs".
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import ceil, nan
 from statistics import median
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from chopperd.correlate.comparison import (
     ALPHA,
@@ -57,8 +58,7 @@ StepKey: TypeAlias = tuple[str | None, str | None, int | None, int]
 _Place: TypeAlias = tuple[int | None, int | None, str | None]  # rank, device, GPU
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gpu:
+class _Gpu(Struct, frozen=True, kw_only=True):
     """A device of one run: its summary, complete steps, whole file, and memory by step."""
 
     device: DeviceSummary | None
@@ -68,8 +68,7 @@ class _Gpu:
     warm_up_steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _Run(Struct, frozen=True, kw_only=True):
     """One report: its GPUs by UUID and by rank and device, and how many steps were left out."""
 
     document: ReportDocument

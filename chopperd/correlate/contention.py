@@ -3,13 +3,13 @@
 Contention is how much longer kernels of a family take during communication than without.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from math import comb, sqrt
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.clock.precision import Z_95
 from chopperd.correlate.intervals import length_ns, lengths_ns, union
@@ -39,8 +39,7 @@ class ContentionReason(IntEnum):
     SEVERAL_SIZES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContentionTotals:
+class ContentionTotals(Struct, frozen=True, kw_only=True):
     """Contention of each family that computes, (f,) each, by rising family; NaN unknown."""
 
     family: Int64s  # (f,) index into `Timeline.families`
@@ -53,8 +52,7 @@ class ContentionTotals:
     reason: Int8s  # (f,) `ContentionReason`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kernels:
+class _Kernels(Struct, frozen=True, kw_only=True):
     """Kernels by family, then by overlap with communication, then by start."""
 
     family: Int64s  # (f,)
@@ -150,8 +148,7 @@ def _order(family: Int32s, overlap_ratio: Float64s) -> Int64s:
     return order
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Medians:
+class _Medians(Struct, frozen=True, kw_only=True):
     """Statistics of each family's chosen kernels, (f,) float64: NaN without any, or too few."""
 
     median_ns: Float64s

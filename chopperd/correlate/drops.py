@@ -12,12 +12,12 @@ Source: DESIGN.md section 2, "Drops".
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from math import isnan
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from chopperd.correlate.clock.slots import ClockSamples, ClockSlot, SlotCutter
 from chopperd.model.arrays import Float64s
@@ -71,8 +71,7 @@ _ROUNDING_S: Final = 1e-6
 _FIRST_CAUSE: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropRules:
+class DropRules(Struct, frozen=True, kw_only=True):
     """Thresholds and durations that decide where a drop begins and ends."""
 
     #: A mean is over at least so much busy time and so many samples.
@@ -88,8 +87,7 @@ class DropRules:
     gap_s: float = 60.0  # after so long without a busy sample all is forgotten
 
 
-@dataclass(slots=True, kw_only=True)
-class _Open:
+class _Open(Struct, kw_only=True):
     """A drop that has not ended; `sums` adds up those of its slots that have left the window."""
 
     begin_ns: int

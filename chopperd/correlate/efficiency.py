@@ -13,10 +13,10 @@ Source: "Chopper: A Multi-Level GPU Characterization Tool" (arXiv:2512.08242), o
     was at hand; UnaryLab/chopper, `plots/overhead_breakdown.py` and `common/rocm_metrics.py`.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.groups import SumsOf
@@ -37,8 +37,7 @@ MAX_QUARTILE_RATIO: Final = 1.5
 _MATRIX: Final = frozenset({KernelClass.GEMM, KernelClass.ATTENTION})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EfficiencyTotals:
+class EfficiencyTotals(Struct, frozen=True, kw_only=True):
     """Efficiency of each row or group, (r,); NaN unknown.
 
     Rows are steps, with the kernels that each launched, and last the whole file.
@@ -64,8 +63,7 @@ class EfficiencyTotals:
     overlap_share: Float64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixKernels:
+class MatrixKernels(Struct, frozen=True, kw_only=True):
     """The matrix kernels of a device, to be summed by row or by any other group."""
 
     timeline: DeviceTimeline
@@ -175,8 +173,7 @@ def _most(sums: Sums, dtype: Int8s, flops: Float64s) -> Int8s:
     return most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Clocked:
+class _Clocked(Struct, frozen=True, kw_only=True):
     """Rated kernels with their clocks, (n,) float64 each."""
 
     covered_ns: Float64s  # how much of each has a known clock
@@ -218,8 +215,7 @@ def _frequency(
     return np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Like:
+class _Like(Struct, frozen=True, kw_only=True):
     """Rated kernels, (n,) each, beside like ones without communication at the same time."""
 
     taken_ns: Float64s  # durations

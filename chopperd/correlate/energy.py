@@ -1,9 +1,9 @@
 """Compute the energy of a stretch of time from a cumulative counter that rises in steps."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.plausible import EnergyCounter, most_energy_j
@@ -13,8 +13,7 @@ MAX_ERROR_RATIO: Final = 0.15
 _MIN_CHANGED_READS: Final = 0.75
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowEnergy:
+class WindowEnergy(Struct, frozen=True, kw_only=True):
     """Energy of each window and its error, J: (w,) float64, NaN where not known.
 
     NaN outside the counter's changes, and for single steps where the error passes 15 %.
@@ -63,8 +62,7 @@ def window_energy(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Followed:
+class _Followed(Struct, frozen=True, kw_only=True):
     """The accepted reads of a counter, as energy used so far, which only rises."""
 
     #: (n,) accepted reads; what was used before each, J.

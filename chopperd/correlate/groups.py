@@ -5,10 +5,11 @@ up first, so that a grouping sums hundreds of rows instead of millions of record
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopperd.correlate.clock.integrals import AtOnce, ClockPieces
 from chopperd.correlate.clock.precision import Z_95
@@ -40,8 +41,7 @@ def _nothing() -> Float64s:
     return np.empty(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordFigures:
+class RecordFigures(Struct, frozen=True, kw_only=True):
     """Figures of n records of a device, or of n groups of them, that add up over a group.
 
     Figures of the clock exist for the m records that compute (none without samples), figures of
@@ -83,8 +83,7 @@ class RecordFigures:
         return changed(self, count=records, compute=every, own=every, **sums)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTotals:
+class GroupTotals(Struct, frozen=True, kw_only=True):
     """Figures of each group that occurs on a device, (g,) each, longest first.
 
     Source: DESIGN.md section 2, "Loss of a class": the line through all compute samples is 5-13

@@ -7,10 +7,11 @@ Source: DESIGN.md section 2, "Who held it".
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate import intervals, waterfall
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Timed, joined, rows_of
@@ -38,8 +39,7 @@ _AT_ONCE: Final = 1 << 15
 _MOST_DENSE: Final = 1 << 17
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTotals:
+class HeldTotals(Struct, frozen=True, kw_only=True):
     """Times of holders by window and row of the waterfall, (k,) each, by window, row and holder.
 
     The times of a window and row sum to the waterfall's.
@@ -56,16 +56,14 @@ class HeldTotals:
     holders: tuple[Holder, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts(Timed):
+class _Parts(Timed, frozen=True, kw_only=True):
     """Parts of pieces, (m,) each."""
 
     piece: Int64s  # index of the piece
     edge: Int64s  # that of the last instant up to the start, of those to cut at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pieces(Timed):
+class _Pieces(Timed, frozen=True, kw_only=True):
     """Pieces of a device's time, (n,) each."""
 
     row: Int8s  # index into `HELD_ROWS`

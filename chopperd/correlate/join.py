@@ -4,11 +4,11 @@ Rows are the device's step windows and, last, the whole file.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate import intervals
 from chopperd.correlate.belonging import Belonging, belonging, placed_lag
@@ -65,8 +65,7 @@ SAMPLE_MARGIN_NS: Final = 2 * NS_PER_S
 AXIS_UNCERTAINTY_NS: Final = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowTimes:
+class RowTimes(Struct, frozen=True, kw_only=True):
     """Lengths of each row in ns, (r,) int64."""
 
     windows: Windows
@@ -83,8 +82,7 @@ class RowTimes:
     phase_ns: Mapping[Phase, Int64s]  # of phases that occur on the device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowClocks:
+class RowClocks(Struct, frozen=True, kw_only=True):
     """Clocks of each row, and how the samples were read and laid on the trace's time axis."""
 
     windows: Windows  # the rows
@@ -106,8 +104,7 @@ class RowClocks:
     sensor_period_ns: int | None  # time between two updates of the clock sensor; None unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupWork:
+class GroupWork(Struct, frozen=True, kw_only=True):
     """What Chopper counts, and how near the peak it comes, of each group, (g,) as in its totals.
 
     The group of several small ones has none of it.
@@ -117,8 +114,7 @@ class GroupWork:
     efficiency: EfficiencyTotals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedDevice:
+class JoinedDevice(Struct, frozen=True, kw_only=True):
     """Everything about one device: its rows, its clocks and its records grouped by a column."""
 
     timeline: DeviceTimeline

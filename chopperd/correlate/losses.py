@@ -1,10 +1,11 @@
 """Compute what the clock cost: mean clock, covered time, ceiling loss by cause, and intervals."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate import intervals
 from chopperd.correlate.causes import edge_weights, end_shares
@@ -28,8 +29,7 @@ from chopperd.model.timeline import Intervals
 MIN_COUNTER_UPDATES: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanClock:
+class MeanClock(Struct, frozen=True, kw_only=True):
     """The mean clock of one class in each window, (w,) each; NaN unknown."""
 
     in_mask_ns: Int64s  # time of the class
@@ -158,8 +158,7 @@ def _level_difference_mhz(
     return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[other].mean()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CeilingLoss:
+class CeilingLoss(Struct, frozen=True, kw_only=True):
     """Time lost against the reference in each window."""
 
     lost_ns: Int64s  # (w,)

@@ -1,10 +1,10 @@
 """Compute excess loss: how far one GPU's mean compute clock is below its peers' at the time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Float64s
 
@@ -30,8 +30,7 @@ _CORRELATIONS: Final = np.linspace(0.0, 0.8, 17)
 _MOST_OF_MEDIAN: Final = 6.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
+class Peers(Struct, frozen=True, kw_only=True):
     """GPUs of one model with which each of them is compared over one window."""
 
     count: int  # GPUs with a known clock
@@ -53,8 +52,7 @@ class Peers:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excess:
+class Excess(Struct, frozen=True, kw_only=True):
     """Shares of covered compute lost against peers, (n,) each.
 
     Means come before the max: momentary clocks would give equal GPUs 1-2 % of excess.

@@ -1,11 +1,11 @@
 """Compute what each row's copies and collectives moved, and how communication met compute."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.contention import ContentionTotals, contention
 from chopperd.correlate.groups import SumsOf
@@ -17,8 +17,7 @@ from chopperd.model.timeline import DeviceTimeline, Intervals
 from chopperd.model.trace import Collective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferTotals:
+class TransferTotals(Struct, frozen=True, kw_only=True):
     """Sums over the transfers of each row, (r, k) int64: a column for each kind of transfer."""
 
     kinds: tuple[Collective, ...]  # of collectives; () for copies, which have `COPY_DIRECTIONS`
@@ -181,8 +180,7 @@ def bus_factor(name: str, group_size: int | None) -> float | None:
 _PACKS = frozenset({KernelClass.COMM_PACK})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChopperTotals:
+class ChopperTotals(Struct, frozen=True, kw_only=True):
     """Sums over compute kernels of each row or group, (r,) int64; `overlap_ratio` NaN unknown.
 
     The whole file is the sum of its steps, as gaps between steps are none of Chopper's; a file
@@ -204,8 +202,7 @@ class ChopperTotals:
     overlap_ratio: Float64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChopperKernels:
+class ChopperKernels(Struct, frozen=True, kw_only=True):
     """The compute kernels of a device as Chopper counts them, to be summed by row or group.
 
     Launch overhead is the gap since the compute kernel that started before, in the same step;
@@ -317,8 +314,7 @@ def _since(events_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:
     return since_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """Copies, collectives and Chopper's figures of each row, and contention over the whole file.
 
     `contention`, by family, is None where nothing communicates.

@@ -6,10 +6,10 @@ them by cumulative length, so that the rows of a window sum to its length exactl
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate import intervals
 from chopperd.correlate.intervals import length_ns, lengths_ns, places, places_of_spans, union
@@ -24,13 +24,11 @@ IDLE_ROWS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Windows(Timed):
+class Windows(Timed, frozen=True, kw_only=True):
     """Stretches of device time to report on, in any order: (w,) int64 starts and ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyMasks:
+class BusyMasks(Struct, frozen=True, kw_only=True):
     """Unions of a device's records over all streams."""
 
     busy: Intervals  # kernels, copies and fills
@@ -112,8 +110,7 @@ def _merge(*sets: Intervals) -> Intervals:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleSplit:
+class IdleSplit(Struct, frozen=True, kw_only=True):
     """A device's idle time by its reason, and its gaps by the record that comes next."""
 
     rows: Mapping[str, Intervals]  # `IDLE_ROWS`, disjoint

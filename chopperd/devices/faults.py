@@ -5,8 +5,10 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock
 from chopperd.errors import (

@@ -1,10 +1,10 @@
 """Back end "replay": plays recorded samples, at the pace at which they were recorded."""
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions

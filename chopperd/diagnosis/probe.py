@@ -11,12 +11,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from chopperd.devices.amd.kernel.cards import FileSource, cards
 from chopperd.devices.amd.kernel.layouts import UnknownMetricsError

@@ -1,10 +1,11 @@
 """Metrics as data: name, labels, profile, and how each is read from a snapshot."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from chopperd.model.live import GpuLive, NodeSnapshot, TracedTotals
 
@@ -28,8 +29,7 @@ class Profile(IntEnum):
     FULL = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """A label and its closed set of values; None for an open set (GPUs, versions)."""
 
     name: str
@@ -43,8 +43,7 @@ _UNITS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """Input that metrics are read from; only the exporter's own metrics are given its counts."""
 
     snapshot: NodeSnapshot
@@ -62,8 +61,7 @@ class Source(NamedTuple):
     labels: tuple[Label, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """Definition of one metric."""
 
     name: str  # whole, with `_total` or `_info` where the kind has it

@@ -3,12 +3,12 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from math import isfinite
 from threading import Lock
 from typing import Final
 
+from msgspec.structs import replace
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample

@@ -7,8 +7,10 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import IngestError, IngestReason

@@ -6,9 +6,10 @@ results of the analysis worker and gives it work. Uploads come on the API's thre
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock
 from chopperd.config.paths import own_command

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from chopperd.live import readings
 from chopperd.live.drops import GpuDrops
@@ -226,7 +227,7 @@ def sum_of_totals(one: LiveTotals | None, other: LiveTotals | None) -> LiveTotal
         "limited_s": sum_by_key(one.limited_s, other.limited_s),
         "lost_s": sum_by_key(one.lost_s, other.lost_s),
     }
-    for name in (field.name for field in fields(one) if field.name not in sums):
+    for name in (name for name in one.__struct_fields__ if name not in sums):
         known = [each for each in (getattr(one, name), getattr(other, name)) if each is not None]
         sums[name] = sum(known) if known else None
     return LiveTotals(**sums)

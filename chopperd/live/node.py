@@ -3,9 +3,10 @@
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError

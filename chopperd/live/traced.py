@@ -2,9 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import asdict, replace
 
 from chopperd.clock import Clock
 from chopperd.live.gpu_track import sum_by_key
@@ -177,7 +179,7 @@ def _sums_s(times_ns: Iterable[tuple[Key, int | None]]) -> dict[Key, float]:
 def _sum(one: TracedTotals, other: TracedTotals) -> TracedTotals:
     newest = max(other, one, key=lambda each: each.last_capture_unix_ns)
     sums = {name: sum_by_key(getattr(one, name), getattr(other, name)) for name in _SUMS}
-    return replace(newest, **sums)  # type: ignore[arg-type]
+    return replace(newest, **sums)
 
 
 def _increase(before: TracedTotals, now: TracedTotals) -> TracedTotals:

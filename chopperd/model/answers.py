@@ -4,8 +4,9 @@ Published names, as in `chopperd.model.report`; `None` is "unknown".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 #: What a holder is: an operator, an annotation, a Python frame, or no host thread's doing.
 HolderKind = Literal["operator", "annotation", "frame", "none"]
@@ -16,8 +17,7 @@ NOTHING_OPEN: Final = "(nothing open)"
 BACKWARD_REGION: Final = "backward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """Idle time, or exposed communication, of a row that one holder answers for; exact.
 
     `row` is a key of the waterfall; all of a row's entries sum to it. `name` is what the host did:
@@ -45,8 +45,7 @@ class Held:
     host_waits_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChopperTimes:
+class ChopperTimes(Struct, frozen=True, kw_only=True):
     """The figures of a row as Chopper defines them; sums over its compute kernels.
 
     `kernel_count` and `kernel_ns` are of compute kernels with a launch, without communication and
@@ -67,8 +66,7 @@ class ChopperTimes:
     overlap_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartChopper:
+class PartChopper(Struct, frozen=True, kw_only=True):
     """Chopper's figures of one family, operation, layer or annotation, as of `ChopperTimes`.
 
     The gaps are those before its own kernels, also where other work was before the gap.
@@ -82,8 +80,7 @@ class PartChopper:
     overlap_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartEfficiency:
+class PartEfficiency(Struct, frozen=True, kw_only=True):
     """Floating point work of one family, operation, layer or annotation, as of `Efficiency`.
 
     Known where operators of its kernels are recorded with shapes; `utilization` and the overheads
@@ -100,8 +97,7 @@ class PartEfficiency:
     overhead_frequency: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLine:
+class RankLine(Struct, frozen=True, kw_only=True):
     """One rank among those of its job on this node, over the steps that all of them completed.
 
     Times are means per step. `late_ns` is how much longer than the median rank it worked by itself
@@ -132,8 +128,7 @@ class RankLine:
     cause_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksSummary:
+class RanksSummary(Struct, frozen=True, kw_only=True):
     """The ranks of one job and node compared.
 
     `matched` collectives were found on every rank of their group, of `collectives` in all;
@@ -153,8 +148,7 @@ class RanksSummary:
     why_not: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropShare:
+class DropShare(Struct, frozen=True, kw_only=True):
     """A class's or family's share of the device's work inside a drop, and outside all drops.
 
     Work is the sum of the durations of kernels, copies and fills; `outside_ratio` is None where all
@@ -166,8 +160,7 @@ class DropShare:
     outside_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedDrop:
+class TracedDrop(Struct, frozen=True, kw_only=True):
     """A drop of one GPU's busy clock while it was traced: when, how deep, what ran, and its cause.
 
     `classes` and `families`, those whose share differs most first, are what ran: no claim of cause.
@@ -195,8 +188,7 @@ class TracedDrop:
     families: tuple[DropShare, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One entry of the closed catalogue of findings: what is wrong, and what to do about it.
 
     `bound_ns` is the most that the action can save in a step, on the basis of `basis`: the peers,

@@ -1,14 +1,12 @@
 """Short names of the numpy array types used throughout the package, and tables of such columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from msgspec import Struct
+from msgspec.structs import replace
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Int8s: TypeAlias = npt.NDArray[np.int8]
@@ -18,12 +16,11 @@ Float64s: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.signedinteger]
 """Integers of any width."""
 
-TableT = TypeVar("TableT", bound="DataclassInstance")
-"""A dataclass all of whose fields are columns of one length."""
+TableT = TypeVar("TableT", bound=Struct)
+"""A struct all of whose fields are columns of one length."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class Timed(Struct, frozen=True, kw_only=True):
     """Rows with their starts and ends, ns."""
 
     start_ns: Int64s
@@ -35,7 +32,7 @@ class Timed:
 
 def rows_of(table: TableT, rows: Int64s | Bools | slice) -> TableT:
     """Return some rows of a table, by index or mask."""
-    return replace(table, **{one.name: getattr(table, one.name)[rows] for one in fields(table)})
+    return replace(table, **{name: getattr(table, name)[rows] for name in table.__struct_fields__})
 
 
 def joined(tables: Sequence[TableT]) -> TableT:
@@ -43,7 +40,7 @@ def joined(tables: Sequence[TableT]) -> TableT:
     if len(tables) == 1:
         return tables[0]
     columns = {
-        one.name: np.concatenate([getattr(each, one.name) for each in tables])
-        for one in fields(tables[0])
+        name: np.concatenate([getattr(each, name) for each in tables])
+        for name in tables[0].__struct_fields__
     }
     return replace(tables[0], **columns)

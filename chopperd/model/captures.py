@@ -5,8 +5,9 @@ report is made over all of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from chopperd.model.kinds import Cause
 from chopperd.model.report_rows import Family, Part, Row
@@ -29,8 +30,7 @@ class TraceState(StrEnum):
     KILLED = "killed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceEntry:
+class TraceEntry(Struct, frozen=True, kw_only=True):
     """One trace that was taken in.
 
     Attributes:
@@ -60,8 +60,7 @@ class TraceEntry:
     device_map: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysedTrace:
+class AnalysedTrace(Struct, frozen=True, kw_only=True):
     """The worker's result for one trace."""
 
     id: str  # of its `TraceEntry`
@@ -72,8 +71,7 @@ class AnalysedTrace:
     report: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureEntry:
+class CaptureEntry(Struct, frozen=True, kw_only=True):
     """A capture as the store knows it."""
 
     id: int
@@ -87,16 +85,14 @@ class CaptureEntry:
     note: str | None = None  # why it is not part of another of its time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filed:
+class Filed(Struct, frozen=True, kw_only=True):
     """A capture that has changed, with the reports of all its traces in order of arrival."""
 
     entry: CaptureEntry
     reports: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEntry:
+class JobEntry(Struct, frozen=True, kw_only=True):
     """A job that traces came from."""
 
     job: str | None
@@ -107,8 +103,7 @@ class JobEntry:
     last_unix_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Viewer:
+class Viewer(Struct, frozen=True, kw_only=True):
     """The user who asks, on whom it depends which jobs are shown."""
 
     uid: int | None  # the user at the other end of the connection; None if unknown
@@ -119,8 +114,7 @@ class Viewer:
         return self.is_admin or (owner_uid is not None and owner_uid == self.uid)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepQuery:
+class StepQuery(Struct, frozen=True, kw_only=True):
     """Which step rows are wanted; None does not restrict. Times are of the row's start."""
 
     job: str | None = None
@@ -132,16 +126,14 @@ class StepQuery:
     to_unix_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPage:
+class StepPage(Struct, frozen=True, kw_only=True):
     """Step rows, newest first, without their parts; `cursor` leads on, None at the end."""
 
     steps: tuple[Row, ...]
     cursor: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceKernels:
+class DeviceKernels(Struct, frozen=True, kw_only=True):
     """The kernels that one step launched on one device, in sums.
 
     The lists that were not asked for are empty, and all of steps that an older version stored.
@@ -173,8 +165,7 @@ class DropState(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockDrop:
+class ClockDrop(Struct, frozen=True, kw_only=True):
     """A drop of one GPU's busy clock, on the time axis of its samples."""
 
     state: DropState  # open, or why it ended
@@ -213,8 +204,7 @@ class ClockDrop:
         return max(self.lost_by_cause_s, key=self.lost_by_cause_s.__getitem__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuDrop:
+class GpuDrop(Struct, frozen=True, kw_only=True):
     """A drop as stored and published; times are Unix times, all else is as in `ClockDrop`.
 
     Attributes:
@@ -244,8 +234,7 @@ class GpuDrop:
     mean_temperature_c: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropQuery:
+class DropQuery(Struct, frozen=True, kw_only=True):
     """Which drops are asked for; None asks for all."""
 
     gpu: str | None = None  # label or UUID of a GPU

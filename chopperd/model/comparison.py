@@ -6,8 +6,9 @@ Source: DESIGN.md section 2, "Comparing runs".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from chopperd.model.report import Note
 
@@ -25,8 +26,7 @@ Allowed = Literal["gpus", "reference", "power-limit"]
 Verdict = Literal["higher", "lower", "same", "unresolved", "too_few"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """One figure of two sides, in means of a step and GPU, in the unit that its name ends in.
 
     `change` is (b - a) / a, of a row of the waterfall (`waterfall_ns/...`) over A's step time;
@@ -55,8 +55,7 @@ class Difference:
         return self.verdict in {"higher", "lower"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedGpu:
+class PairedGpu(Struct, frozen=True, kw_only=True):
     """One GPU in both runs: its labels and the means of its busy clock."""
 
     uuid: str
@@ -66,8 +65,7 @@ class PairedGpu:
     busy_mhz_b: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """One side of a comparison; `figures` are means of a step and GPU, by name."""
 
     name: str  # A, B, ...
@@ -82,8 +80,7 @@ class Side:
     figures: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """A side compared with A: the step time, then all other figures that both have."""
 
     name: str  # of the side
@@ -96,8 +93,7 @@ class Comparison:
     gpus: tuple[PairedGpu, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonDocument:
+class ComparisonDocument(Struct, frozen=True, kw_only=True):
     """All sides, each after the first compared with it; `knee` names one of three or more.
 
     The knee is the side that lies farthest below the straight line from the highest to the lowest

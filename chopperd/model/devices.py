@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from chopperd.model.kinds import Cause, DType
 
@@ -20,8 +21,7 @@ class Vendor(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuInfo:
+class GpuInfo(Struct, frozen=True, kw_only=True):
     """A GPU's identity and fixed properties; what the driver does not report is None.
 
     Attributes:
@@ -84,8 +84,7 @@ class GpuInfo:
     kfd_node: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceReading:
+class DeviceReading(Struct, frozen=True, kw_only=True):
     """Values of one read of a device, without a time; None is "not reported"."""
 
     # SM clock, MHz. Where there are `die_clocks_mhz` it is the lowest of the running ones at this
@@ -136,8 +135,7 @@ STATE_FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True, kw_only=True):
     """A process that holds a context on a GPU.
 
     Attributes:
@@ -151,8 +149,7 @@ class GpuProcess:
     partition: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensorTiming:
+class SensorTiming(Struct, frozen=True, kw_only=True):
     """How a sensor follows what it measures.
 
     Attributes:
@@ -165,8 +162,7 @@ class SensorTiming:
     window_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldProbe:
+class FieldProbe(Struct, frozen=True, kw_only=True):
     """The result of one driver call, made several times in a row."""
 
     # The vendor's name of the call, with its distinguishing argument
@@ -202,8 +198,7 @@ class ReadScope(StrEnum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryEntry:
+class InventoryEntry(Struct, frozen=True, kw_only=True):
     """One GPU with one read of its sensors, or the error."""
 
     info: GpuInfo
@@ -227,8 +222,7 @@ class InventoryEntry:
         return f"{name}: {self.error}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessView:
+class ProcessView(Struct, frozen=True, kw_only=True):
     """Which processes on the GPUs are visible, by which traces find their GPUs."""
 
     listed_count: int | None = None  # how many the driver lists; None where it does not say
@@ -238,8 +232,7 @@ class ProcessView:
     own_namespace: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class Inventory(Struct, frozen=True, kw_only=True):
     """All GPUs that one back end sees."""
 
     backend: str
@@ -269,8 +262,7 @@ _MI300X: Final = "AMD Instinct MI300X Accelerator, data sheet (2023), without sp
 _MI325X: Final = "AMD Instinct MI325X Accelerator, data sheet (2024), without sparsity"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Struct, frozen=True, kw_only=True):
     """A vendor's stated dense peak rate of matrix kernels."""
 
     flops_per_s: float  # the rate as stated

@@ -4,17 +4,17 @@ A value that is not known, or no longer fresh, is None; an old one is never repe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.kinds import Cause
 from chopperd.model.memory import RankMemory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTotals:
+class LiveTotals(Struct, frozen=True, kw_only=True):
     """Integrals of one GPU since the ring was made; monotone; None is "never known"."""
 
     sm_cycles: float | None = None  # SM cycles over sampled time
@@ -29,8 +29,7 @@ class LiveTotals:
     lost_s: Mapping[Cause, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropTotals:
+class DropTotals(Struct, frozen=True, kw_only=True):
     """Drops of one GPU since the agent started; they never fall.
 
     Attributes:
@@ -43,16 +42,14 @@ class DropTotals:
     lost_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HungCall:
+class HungCall(Struct, frozen=True, kw_only=True):
     """A driver call that has not returned for longer than the sampler waits."""
 
     scope: str
     age_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiesLive:
+class DiesLive(Struct, frozen=True, kw_only=True):
     """The compute dies (AMD: XCDs) of a GPU that reports the clock of each, as they run now.
 
     Attributes:
@@ -72,8 +69,7 @@ class DiesLive:
     governing: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLive:
+class GpuLive(Struct, frozen=True, kw_only=True):
     """One GPU now."""
 
     info: GpuInfo
@@ -131,8 +127,7 @@ class SamplerCondition(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerLive:
+class SamplerLive(Struct, frozen=True, kw_only=True):
     """The sampler process now.
 
     Attributes:
@@ -150,16 +145,14 @@ class SamplerLive:
     abandoned_pids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
+class Pause(Struct, frozen=True, kw_only=True):
     """A pause of the agent: the reason, and its end (None: until it is resumed)."""
 
     reason: str
     until_unix_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveLive:
+class ArchiveLive(Struct, frozen=True, kw_only=True):
     """The flight recorder now.
 
     Attributes:
@@ -177,8 +170,7 @@ class ArchiveLive:
     trouble: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreLive:
+class StoreLive(Struct, frozen=True, kw_only=True):
     """The store of steps and reports now.
 
     Attributes:
@@ -201,8 +193,7 @@ class StoreLive:
     set_aside: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisLive:
+class AnalysisLive(Struct, frozen=True, kw_only=True):
     """The ingest of traces now.
 
     Attributes:
@@ -231,8 +222,7 @@ class AnalysisLive:
 MEMORY_SUMS: Final = ("steps", "segment_calls", "segment_s", "retries")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedTotals:
+class TracedTotals(Struct, frozen=True, kw_only=True):
     """Sums over the captures of one GPU since the agent started, s; they never fall.
 
     Present only while the newest capture is recent enough to represent the present.
@@ -253,8 +243,7 @@ class TracedTotals:
     last_memory: RankMemory | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLive:
+class ProcessLive(Struct, frozen=True, kw_only=True):
     """The cost of one of the agent's processes: "agent", "sampler", "worker".
 
     CPU time includes earlier processes of the role; the rest is 0 where there is none now.
@@ -282,8 +271,7 @@ class GuardedPart(StrEnum):
     REQUEST = "request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfTestLive:
+class SelfTestLive(Struct, frozen=True, kw_only=True):
     """The cost of sampling for the steps that a job marks, as far as it is known.
 
     Attributes:
@@ -300,8 +288,7 @@ class SelfTestLive:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSnapshot:
+class NodeSnapshot(Struct, frozen=True, kw_only=True):
     """The node at one instant."""
 
     taken_unix_ns: int

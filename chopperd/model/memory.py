@@ -5,9 +5,10 @@ Published names of the document's key `memory`; `None` is "unknown", and never 0
 Source: DESIGN.md section 2, "FSDP and memory"; facts about torch in c10's CUDACachingAllocator.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal, get_args
+
+from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 
@@ -24,8 +25,7 @@ MemoryReason = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRows:
+class MemoryRows(Struct, frozen=True, kw_only=True):
     """`[memory]` rows of devices (no CPU rows), sorted by at_ns, equal ones in file order."""
 
     at_ns: Int64s
@@ -60,8 +60,7 @@ class SnapshotAction(IntEnum):
     OOM = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySnapshot:
+class MemorySnapshot(Struct, frozen=True, kw_only=True):
     """One device's entries of a file of `torch.cuda.memory._dump_snapshot`, in the file's order."""
 
     device: int
@@ -79,8 +78,7 @@ class MemorySnapshot:
     shift_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepMemory:
+class StepMemory(Struct, frozen=True, kw_only=True):
     """A device's memory in one step. Peaks include the state on entry."""
 
     step: int
@@ -112,8 +110,7 @@ class StepMemory:
     idle_allocator_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCorrelation:
+class MemoryCorrelation(Struct, frozen=True, kw_only=True):
     """Rank correlation over steps of a memory figure with the clock's deviation.
 
     `rho` is None where there are too few steps (`effective_steps` under 50), or one side is
@@ -127,8 +124,7 @@ class MemoryCorrelation:
     effective_steps: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
+class Offload(Struct, frozen=True, kw_only=True):
     """Parameters or optimizer state in host memory, guessed from traffic and names."""
 
     stage: str  # "parameters", "optimizer"
@@ -139,8 +135,7 @@ class Offload:
     cpu_optimizer_ns: int | None  # idle while inside `Optimizer.step`, a step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
+class RankMemory(Struct, frozen=True, kw_only=True):
     """One device of one rank over its steps after warm-up; never summed over ranks.
 
     `program_ratio`: how alike the job's own requests are from step to step;

@@ -1,8 +1,9 @@
 """Bounds of plausible readings, and of plausible rises of cumulative counters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from chopperd.model.arrays import Float64s
 from chopperd.units import NS_PER_S
@@ -10,8 +11,7 @@ from chopperd.units import NS_PER_S
 # Bounds outside of which a reading counts as "not reported": drivers and sample files alike.
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """A closed range of believable values, in the unit of the field it is named for."""
 
     low: float

@@ -5,9 +5,11 @@ Field names are the published ones; every number's name ends in its unit. `None`
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopperd.model.answers import Finding, Held, RanksSummary, TracedDrop
 from chopperd.model.memory import RankMemory
@@ -17,16 +19,14 @@ from chopperd.model.trace import MOST_DETAILS
 SCHEMA: Final = "chopperd.report/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """Why something is missing or in doubt: a stable code and a line for people."""
 
     code: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generated:
+class Generated(Struct, frozen=True, kw_only=True):
     """The program that made the document, and the source of its samples."""
 
     version: str
@@ -92,8 +92,7 @@ class LostKind(StrEnum):
         return kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSummary:
+class TraceSummary(Struct, frozen=True, kw_only=True):
     """One trace file as read; `lost` counts what is missing or was left out of it, by `LostKind`.
 
     `overrun_records` is how many device records, all in the figures, ended after the next one of
@@ -117,8 +116,7 @@ class TraceSummary:
     overrun_records: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class Sampling(Struct, frozen=True, kw_only=True):
     """How the clocks were sampled, over the traced windows; per-GPU figures are the worst."""
 
     asked_hz: float | None
@@ -128,8 +126,7 @@ class Sampling:
     power_source: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alignment:
+class Alignment(Struct, frozen=True, kw_only=True):
     """How well trace and samples lie on one time axis; `check` is the outcome in words.
 
     `check`: "measured" (lag found, interval given), "not measurable", or "no samples".
@@ -144,31 +141,27 @@ class Alignment:
     check: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiler:
+class Profiler(Struct, frozen=True, kw_only=True):
     """The cost of profiling itself; None where no untraced steps were marked."""
 
     profiled_step_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkSummary:
+class FrameworkSummary(Struct, frozen=True, kw_only=True):
     """Data-parallel framework by evidence."""
 
     name: str
     evidence: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(Struct, frozen=True, kw_only=True):
     """The reference clock and where it comes from: `device_max`, `configured` or `spec`."""
 
     sm_clock_mhz: float | None
     source: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSummary:
+class DeviceSummary(Struct, frozen=True, kw_only=True):
     """A traced device and the GPU it was mapped to; `mapping` says by what rule.
 
     `pid` is the traced process, as its own pid namespace numbers it; `trace` the index in `traces`
@@ -188,8 +181,7 @@ class DeviceSummary:
     power_limit_default_w: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLine:
+class GpuLine(Struct, frozen=True, kw_only=True):
     """One GPU of the run, over its complete, non-tail steps (all of the file if it has none).
 
     The excess is by the run's mean clocks; `stands_out`: its low end passes 1.5 % of compute
@@ -210,8 +202,7 @@ class GpuLine:
     stands_out: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseShare:
+class CauseShare(Struct, frozen=True, kw_only=True):
     """A cause's share of the run's ceiling loss.
 
     `power_w` and `power_limit_w`, of a power cap only, are the power of its GPUs under it, and the
@@ -225,8 +216,7 @@ class CauseShare:
     power_limit_w: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(Struct, frozen=True, kw_only=True):
     """The summary of the run: means over the critical device of each complete, non-tail step.
 
     Attributes:
@@ -265,8 +255,7 @@ class Summary:
     held: tuple[Held, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPart:
+class HostPart(Struct, frozen=True, kw_only=True):
     """Operators on the host that share a name, a layer, a phase or an annotation.
 
     `host_ns` sums for how long each ran while no operator in it did, over all threads. "(unknown)",
@@ -279,8 +268,7 @@ class HostPart:
     merged: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostTime:
+class HostTime(Struct, frozen=True, kw_only=True):
     """Host time of a trace without device work, longest first; each list is of all operators."""
 
     job: str | None
@@ -292,8 +280,7 @@ class HostTime:
     by_annotation: tuple[HostPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportDocument:
+class ReportDocument(Struct, frozen=True, kw_only=True):
     """The whole document; `trace` is the first of `traces`, which rows refer to by rank.
 
     `host` has the host's time of each trace without device work; `ranks` compares the ranks of one

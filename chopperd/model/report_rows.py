@@ -1,10 +1,10 @@
 """The rows of a report and the lists in them, under their published names; None is unknown."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
+from msgspec import Struct, field
 
 from chopperd.model.answers import ChopperTimes, Held, PartChopper, PartEfficiency
 
@@ -12,8 +12,7 @@ UNKNOWN_PART: Final = "(unknown)"  # records of no known operation, layer, phase
 OTHER_PARTS: Final = "(other)"  # parts or families with the least time, where there are very many
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """Device records that share an operation, layer, phase or annotation; "(unknown)" has the rest.
 
     `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns`, with its 95 % interval, are
@@ -35,8 +34,7 @@ class Part:
     efficiency: PartEfficiency | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contention:
+class Contention(Struct, frozen=True, kw_only=True):
     """How much longer a family's kernels take while communication runs.
 
     `factor` is the median duration of those with at least the median overlap over that of the tenth
@@ -100,8 +98,7 @@ class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
     excess_high_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTraffic:
+class CopyTraffic(Struct, frozen=True, kw_only=True):
     """Copies or fills of one direction ("h2d", "d2h", "d2d", "memset").
 
     `time_ns` sums durations. `bytes` and the rate are over the `sized_count` copies whose size is
@@ -116,8 +113,7 @@ class CopyTraffic:
     rate_bytes_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTraffic:
+class CollectiveTraffic(Struct, frozen=True, kw_only=True):
     """Communication kernels of one collective in one process group.
 
     `group_ranks` are the group's members in short, "0-7" or "0-56 by 8", as far as the trace has
@@ -141,8 +137,7 @@ class CollectiveTraffic:
     bus_bytes_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True, kw_only=True):
     """Floating point work of a row against the stated dense peak of its GPU.
 
     Shaped are gemm and attention kernels of operators whose work is known by the recorded shapes;
@@ -180,8 +175,7 @@ class Efficiency:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStats:
+class ClockStats(Struct, frozen=True, kw_only=True):
     """Time-weighted mean clock with its 95 % interval; percentiles of the samples themselves."""
 
     mean_mhz: float | None
@@ -193,8 +187,7 @@ class ClockStats:
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockDies:
+class ClockDies(Struct, frozen=True, kw_only=True):
     """The compute dies (AMD: XCDs) of a GPU with several, over a row's samples in compute.
 
     The row's clocks are those of the governing die at each moment, `governing` the die with the
@@ -210,8 +203,7 @@ class ClockDies:
     governing: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowClock:
+class RowClock(Struct, frozen=True, kw_only=True):
     """Clocks of a row: over compute, over busy time, and the share of compute that was covered.
 
     `dies` is None where the GPU does not report clocks of several dies.
@@ -224,8 +216,7 @@ class RowClock:
     dies: ClockDies | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dvfs:
+class Dvfs(Struct, frozen=True, kw_only=True):
     """The clock's cost in a row; everything None where no compute was covered or no reference.
 
     `resolved`: whether lost / window is shown as a figure, as its 95 % interval, by the sampling
@@ -249,8 +240,7 @@ class Dvfs:
     resolved: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
+class Peers(Struct, frozen=True, kw_only=True):
     """The same model's GPUs in the same job and step; `disagree`: two groups over 5 % apart.
 
     `median_mhz` is then the upper group's.
@@ -261,8 +251,7 @@ class Peers:
     disagree: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True, kw_only=True):
     """Where a row's time went; the rows sum to the window (None counts as 0)."""
 
     compute_at_ref: int | None
@@ -279,16 +268,14 @@ class Waterfall:
     idle_other: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExposedComm:
+class ExposedComm(Struct, frozen=True, kw_only=True):
     """Split of exposed communication; None until all ranks are known."""
 
     wait: int | None = None
     transfer: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExposedCopy:
+class ExposedCopy(Struct, frozen=True, kw_only=True):
     """Exposed copies by direction."""
 
     h2d: int
@@ -297,16 +284,14 @@ class ExposedCopy:
     memset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Temperature:
+class Temperature(Struct, frozen=True, kw_only=True):
     """GPU temperature over a row's samples."""
 
     mean: float
     max: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroStep:
+class MicroStep(Struct, frozen=True, kw_only=True):
     """One marker of an accumulated step."""
 
     step: int
@@ -315,8 +300,7 @@ class MicroStep:
     busy_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phases:
+class Phases(Struct, frozen=True, kw_only=True):
     """Busy time, a union over streams, of the work of each phase; None where there is no record.
 
     Phases may overlap. While work of unknown phase is in the window, a phase is None, not 0.
@@ -327,8 +311,7 @@ class Phases:
     optimizer: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One step of one device, or (in `totals`, with `step` None) its whole file.
 
     `run` is `chopperd_run` of the trace; else None, unless several runs of one job have one time:

@@ -1,14 +1,14 @@
 """The identity of a trace's run, and the user's map from trace devices to GPUs."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessGroup:
+class ProcessGroup(Struct, frozen=True, kw_only=True):
     """A process group that a rank belongs to, as torch lists it in `distributedInfo.pg_config`."""
 
     name: str  # `pg_name`: a count that all ranks of a job agree on, or a hash of the ranks
@@ -25,8 +25,7 @@ class ProcessGroup:
         return rest == 0 and 0 <= nth < self.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
+class RunIdentity(Struct, frozen=True, kw_only=True):
     """What identifies the run of a trace; `correlate.identity.runs` compares it with others."""
 
     # As in `TraceMeta`.
@@ -49,8 +48,7 @@ _PCI_ORDER: Final = "pci"
 _ENTRY: Final = re.compile(r"(?:(\d{1,9}):)?(\d{1,9})\s*=\s*(\S.*)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMap:
+class DeviceMap(Struct, frozen=True, kw_only=True):
     """The user's map from trace devices to GPUs."""
 
     # Rank (None: of any), device number, and the GPU's label, UUID or PCI bus id

@@ -1,8 +1,9 @@
 """Samples of GPUs as columns, and what they alone, without a trace, say of the GPUs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import Struct, field
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.captures import GpuDrop
@@ -31,8 +32,7 @@ VISIBLE_NAMES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSamples:
+class GpuSamples(Struct, frozen=True, kw_only=True):
     """All samples of one GPU, one row a sample, sorted by strictly rising time."""
 
     gpu: GpuInfo
@@ -58,8 +58,7 @@ class GpuSamples:
         return len(self.t_unix_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRow:
+class ProcessRow(Struct, frozen=True, kw_only=True):
     """A process that held a GPU or that `record` started, as it was seen while it lived."""
 
     pid: int  # its pid as the driver or a parent knows it
@@ -95,8 +94,7 @@ class ProcessRow:
         return len(self.ns_pids) > 1 if self.container is None else self.container
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleSet:
+class SampleSet(Struct, frozen=True, kw_only=True):
     """Samples of all GPUs of a node over one recording."""
 
     gpus: tuple[GpuSamples, ...]  # one entry a GPU, in label order
@@ -114,8 +112,7 @@ class SampleSet:
     notes: "tuple[Note, ...]" = ()  # what to read with care
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyPeers:
+class BusyPeers(Struct, frozen=True, kw_only=True):
     """How a GPU's busy clock compares with the GPUs of its model that were busy with it.
 
     `n` GPUs, itself included, over `windows` windows in which all of them were busy; `median_mhz`
@@ -134,8 +131,7 @@ class BusyPeers:
     stands_out: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledGpu:
+class SampledGpu(Struct, frozen=True, kw_only=True):
     """One GPU over a recording, by its samples alone; None is not known.
 
     `sampled_s` is the time between samples close enough to integrate over, `busy_s` the part in
@@ -168,8 +164,7 @@ class SampledGpu:
     peers: BusyPeers | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplesReport:
+class SamplesReport(Struct, frozen=True, kw_only=True):
     """What the samples of a recording say without a trace: no steps, no kernels, no compute.
 
     `look_at` is the label of the GPU that stands out from its peers most; None if none does, or

@@ -1,8 +1,9 @@
 """A trace laid out for the join: steps, and for each device what ran when and who launched it."""
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from chopperd.model.answers import HolderKind
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Timed
@@ -41,8 +42,7 @@ class Phase(Labelled):
 PHASE_LABELS: Final = tuple(phase.label for phase in Phase if phase >= 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class Marker(Struct, frozen=True, kw_only=True):
     """One CPU marker: a step, or one micro-batch of a step under gradient accumulation."""
 
     step: int
@@ -50,8 +50,7 @@ class Marker:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One training step by its markers on the host."""
 
     # Its number: of the (last) marker, or counted from 0 where only optimizers mark steps
@@ -73,13 +72,11 @@ class Step:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intervals(Timed):
+class Intervals(Timed, frozen=True, kw_only=True):
     """Disjoint half-open intervals, sorted: (n,) int64 starts and ends with start < end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWindow:
+class DeviceWindow(Struct, frozen=True, kw_only=True):
     """The stretch of device time that belongs to one step."""
 
     step: int  # index into `Timeline.steps`
@@ -89,8 +86,7 @@ class DeviceWindow:
     tail: bool  # whether it is the last of its cycle, which ends at its last record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostActivity:
+class HostActivity(Struct, frozen=True, kw_only=True):
     """When one host thread was in a call that explains an idle device."""
 
     # In device memory allocation or release (cudaMalloc, hipFree, cuMemMap, ...)
@@ -99,8 +95,7 @@ class HostActivity:
     sync: Intervals  # in a synchronise call
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockDrift:
+class ClockDrift(Struct, frozen=True, kw_only=True):
     """Measured drift between the host's clock (launches) and the device's (records) in a trace."""
 
     ratio: float  # by how much the device's clock runs faster than the host's
@@ -154,8 +149,7 @@ NO_HOLDERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostStacks:
+class HostStacks(Struct, frozen=True, kw_only=True):
     """What is open on each thread that launches, and who launched when.
 
     Between two edges of a thread nothing begins or ends there. The edges of all threads are one
@@ -175,8 +169,7 @@ class HostStacks:
     holders: tuple[Holder, ...]  # what `holder` indexes; the first are those of `NoHolder`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTimeline(Timed):
+class DeviceTimeline(Timed, frozen=True, kw_only=True):
     """One device of one trace: its records sorted by (start_ns, end_ns), one row each."""
 
     device: int  # the trace's device number
@@ -214,8 +207,7 @@ class DeviceTimeline(Timed):
     drift: ClockDrift | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostWork:
+class HostWork(Struct, frozen=True, kw_only=True):
     """What the operators of a trace did on the host, one row each, in order of their starts."""
 
     operation: Int32s  # index into `operations`
@@ -230,16 +222,14 @@ class HostWork:
     annotations: tuple[str, ...]  # names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Struct, frozen=True, kw_only=True):
     """The data-parallel framework that a trace shows, and the names that are evidence of it."""
 
     name: str
     evidence: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     """Everything of one trace that the join needs."""
 
     steps: tuple[Step, ...]  # in time order

@@ -5,9 +5,10 @@ to an unknown origin. Names are interned: a `name` column holds indices into `Tr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s, Timed
 from chopperd.model.memory import MemoryRows
@@ -58,8 +59,7 @@ class DeviceNumbers(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class Collective(Struct, frozen=True, kw_only=True):
     """Metadata of a collective on this rank, sizes in elements; None where not recorded.
 
     Source: `args` of `record_param_comms` operators and of communication kernels.
@@ -76,8 +76,7 @@ class Collective:
     ranks: str | None = None  # the ranks in it, as text ("[0, 1]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphMark:
+class GraphMark(Struct, frozen=True, kw_only=True):
     """What the program wrote on a kernel of a captured graph; None where it did not.
 
     Source: `args` that torch 2.12's annotations of graphs add to each replayed kernel.
@@ -88,8 +87,7 @@ class GraphMark:
     phase: str | None = None  # "forward", "backward", ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shapes:
+class Shapes(Struct, frozen=True, kw_only=True):
     """An operator's inputs as JSON lists with one entry per input; "" where not recorded."""
 
     # "Input Dims": a list of numbers a tensor, a list of such lists a list of tensors
@@ -98,8 +96,7 @@ class Shapes:
     values: str = ""  # "Concrete Inputs": texts of the inputs that are no tensors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRecords(Timed):
+class DeviceRecords(Timed, frozen=True, kw_only=True):
     """Kernels, copies and fills: one row each, sorted by (start_ns, end_ns).
 
     Impossible records (zero duration far outside the capture, negative or absurd duration) are left
@@ -122,8 +119,7 @@ class DeviceRecords(Timed):
     comms_id: Int64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeCalls(Timed):
+class RuntimeCalls(Timed, frozen=True, kw_only=True):
     """Runtime and driver API calls on the host (CUDA, HIP), sorted by start_ns."""
 
     thread: Int32s  # index into `Trace.threads`
@@ -133,8 +129,7 @@ class RuntimeCalls(Timed):
     size_bytes: Int64s  # what it copies or allocates; -1 not reported (CUDA never does)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSpans(Timed):
+class HostSpans(Timed, frozen=True, kw_only=True):
     """Operators, annotations and calls of modules on the host, sorted by (start_ns, -end_ns).
 
     Modules ("nn.Module: Linear_0") are the Python functions that torch's profiler names so; other
@@ -155,8 +150,7 @@ class HostSpans(Timed):
     collective: Int32s  # index into `Trace.collectives`; -1 without
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonFrames(Timed):
+class PythonFrames(Timed, frozen=True, kw_only=True):
     """Calls of Python functions that are no modules, sorted by (start_ns, -end_ns).
 
     Only those on threads that make runtime calls, and of more than `MOST_FRAMES` the longest.
@@ -166,8 +160,7 @@ class PythonFrames(Timed):
     function: Int32s  # index into `Trace.functions`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpans(Timed):
+class DeviceSpans(Timed, frozen=True, kw_only=True):
     """GPU-side annotation rows (`gpu_user_annotation`), sorted by start_ns."""
 
     device: Int32s
@@ -175,8 +168,7 @@ class DeviceSpans(Timed):
     name: Int32s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowEnds:
+class FlowEnds(Struct, frozen=True, kw_only=True):
     """Both ends of the arrows from forward to backward operators (`fwdbwd`), sorted by t_ns."""
 
     # the arrow's own number: one start, one or more ends. -1 absent.
@@ -189,8 +181,7 @@ class FlowEnds:
         return len(self.t_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceDevice:
+class TraceDevice(Struct, frozen=True, kw_only=True):
     """One of the trace's devices (deviceProperties, chopperd_devices)."""
 
     device: int  # the trace's device number
@@ -202,8 +193,7 @@ class TraceDevice:
     identity_source: str = "chopperd_devices"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(Struct, frozen=True, kw_only=True):
     """Counts of what was lost while reading, and of oddities; all zero for a clean file."""
 
     damaged_events: int = 0  # elements that were not JSON even on their own
@@ -236,8 +226,7 @@ class Damage:
     still_written: bool = False  # the file changed while it was read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceMeta:
+class TraceMeta(Struct, frozen=True, kw_only=True):
     """Metadata of a trace, from its header, its file name and its events."""
 
     path: str  # the file as given
@@ -268,8 +257,7 @@ class TraceMeta:
     device_numbers: DeviceNumbers = DeviceNumbers.PROPERTIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """The contents of one trace file, as columns."""
 
     meta: TraceMeta

@@ -2,11 +2,11 @@
 
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from chopperd.errors import ConfigError, TimebaseError, TraceError, TraceFormatError
 from chopperd.model.timeline import Timeline
@@ -29,8 +29,7 @@ _GZIP_WINDOW_BITS: Final = 31
 _GZIP_LEVEL: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Annotated:
+class Annotated(Struct, frozen=True, kw_only=True):
     """What was added to a trace."""
 
     gpus: dict[int, str]  # labels of the GPUs with tracks, by trace device
@@ -38,8 +37,7 @@ class Annotated:
     remarks: tuple[str, ...]  # for people: devices without tracks, damage that remains
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counters:
+class _Counters(Struct, frozen=True, kw_only=True):
     """Counter tracks of each device, and the facts about the trace needed to write its copy."""
 
     tracks: dict[int, tuple[CounterTrack, ...]]

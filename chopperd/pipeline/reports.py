@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
@@ -49,8 +51,7 @@ CHOOSE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions:
+class ReportOptions(Struct, frozen=True, kw_only=True):
     """Options of a report."""
 
     join: JoinOptions = field(default_factory=JoinOptions)  # devices and reference clocks
@@ -93,8 +94,7 @@ def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptio
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileReport:
+class FileReport(Struct, frozen=True, kw_only=True):
     """The report on one file, stored until the other files of its job have arrived."""
 
     report: TraceReport  # on the file alone
@@ -106,8 +106,7 @@ class FileReport:
     fits: Mapping[int, Agreement] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinInput:
+class JoinInput(Struct, frozen=True, kw_only=True):
     """A trace with its timeline, and the samples of its time (None where there are none)."""
 
     trace: Trace
@@ -116,8 +115,7 @@ class JoinInput:
     memory: tuple[RankMemory, ...] = ()  # of its devices, where rows, calls or a snapshot tell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Facts about a trace file that its uploader or user gave; None: take the file's own."""
 
     name: str | None = None  # its original name

@@ -6,10 +6,11 @@ and waiting on the GPU: a GPU is named with more reserve than by a trace, which 
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd import __version__
 from chopperd.correlate.clock.governing import governed
@@ -84,8 +85,7 @@ def report_samples(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Track:
+class _Track(Struct, frozen=True, kw_only=True):
     """One GPU's samples as records whose time is Unix time, its integrals, and when it is busy."""
 
     samples: GpuSamples

@@ -12,9 +12,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import Choice, DeviceBackend

@@ -6,9 +6,11 @@ For readers of the ring: the sampler asks the drivers, files are read here.
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.clock import Clock
 from chopperd.model.devices import GpuInfo
@@ -30,8 +32,7 @@ _SETTLED_NS: Final = 10 * NS_PER_S
 _PROC: Final = Path("/proc")
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """A process's row, and whether /proc must be read again for it.
 
     `ticks` is the start of its process in clock ticks, None where /proc does not show it;

@@ -4,10 +4,10 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.clock import Clock
 from chopperd.correlate.clock.governing import reported_dies

@@ -3,8 +3,9 @@
 Loads no numpy: the agent starts its first sampler before it imports what takes long.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 
 class ExitStatus(IntEnum):
@@ -17,8 +18,7 @@ class ExitStatus(IntEnum):
     NO_ROOM = 76
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy:
+class RestartPolicy(Struct, frozen=True, kw_only=True):
     """Limits for when a sampler counts as hung, and how soon its successor starts."""
 
     start_s: float = 10.0  # most time to the first sign of life
@@ -31,8 +31,7 @@ class RestartPolicy:
     unavailable_pause_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerFailure:
+class SamplerFailure(Struct, frozen=True, kw_only=True):
     """Why the last process could not sample, its exit status, and how many failed in a row."""
 
     reason: str

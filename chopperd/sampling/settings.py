@@ -1,9 +1,9 @@
 """Settings of the sampler process, and their form on its command line."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from chopperd.errors import ConfigError
 
@@ -12,8 +12,7 @@ _OPTION: Final = "--settings"
 LOWEST_HZ: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerSettings:
+class SamplerSettings(Struct, frozen=True, kw_only=True):
     """Rates, budgets and intervals of the sampler."""
 
     hz: float = 10.0  # rate of the fast loop (clock and limit reasons)

@@ -5,13 +5,13 @@ All values follow from the seed, the preset and the start, in whichever order th
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from math import isnan
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor, lowest_running_mhz
 from chopperd.model.kinds import CAUSES

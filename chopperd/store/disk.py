@@ -5,9 +5,10 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from msgspec import Struct
 
 from chopperd.errors import StoreError
 from chopperd.units import NS_PER_S
@@ -21,8 +22,7 @@ _MODE: Final = 0o644
 _NS_PER_DAY: Final = 86_400 * NS_PER_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskLimits:
+class DiskLimits(Struct, frozen=True, kw_only=True):
     """Limits of what is stored: bytes of all files, days, and the share of the disk left free."""
 
     max_bytes: int

@@ -7,7 +7,6 @@ docs/backends.md shows one. It needs pytest, which chopperd itself does not.
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -261,7 +260,7 @@ class BackendContract:
     ) -> None:
         if not isinstance(backend, ProbesFields):
             pytest.skip("this back end probes no fields")
-        names = {field.name for kind in (DeviceReading, GpuInfo) for field in fields(kind)}
+        names = {name for kind in (DeviceReading, GpuInfo) for name in kind.__struct_fields__}
         for device in backend.devices():
             probes = backend.probe(device, 3)
             assert probes
@@ -277,7 +276,7 @@ class BackendContract:
 
 def reported(reading: DeviceReading) -> set[str]:
     """Names of the fields that are neither None nor an empty collection."""
-    values = {field.name: getattr(reading, field.name) for field in fields(reading)}
+    values = {name: getattr(reading, name) for name in reading.__struct_fields__}
     return {name for name, value in values.items() if value is not None and value not in ({}, ())}
 
 
@@ -329,10 +328,10 @@ def _differing(
 ) -> dict[str, object]:
     """Fields that are equal before and after a planned read, and differ in it."""
     return {
-        field.name: value
-        for field in fields(planned)
-        if getattr(before, field.name) == getattr(after, field.name)
-        and not _is_same(value := getattr(planned, field.name), getattr(before, field.name))
+        name: value
+        for name in planned.__struct_fields__
+        if getattr(before, name) == getattr(after, name)
+        and not _is_same(value := getattr(planned, name), getattr(before, name))
     }
 
 

@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from chopperd.api.access import AccessPolicy
 from chopperd.api.routing import ApiServices, DocumentForm

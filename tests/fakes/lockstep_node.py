@@ -4,10 +4,10 @@ It shares nothing with `chopperd.simulation`: a step is some pieces of compute, 
 collective that ends for all at once; ranks may pause for data, and one may be slow.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.identity.by_signal import TracedDevice
 from chopperd.model.arrays import Float64s, Int64s
@@ -21,8 +21,7 @@ _CELL_S: Final = 0.001
 _LEAD_S: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """What is drawn.
 
     Attributes:
@@ -52,8 +51,7 @@ class Node:
     slow_hz: float | None = None
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct):
     """What one rank ran: times in s of compute and of collectives, in turn."""
 
     compute: list[tuple[float, float]]

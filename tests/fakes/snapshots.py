@@ -1,7 +1,8 @@
 """Snapshots of a node written out: eight GPUs of which everything is known."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming, Vendor
 from chopperd.model.kinds import CAUSES, COMPUTE_CLASSES, KERNEL_CLASSES, Cause

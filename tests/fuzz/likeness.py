@@ -1,7 +1,6 @@
 """The first difference of two readings of a file, and the smallest input that still shows one."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -31,9 +30,9 @@ def unlike_traces(one: Trace | TraceFormatError, other: Trace | TraceFormatError
         first, second = getattr(one, table), getattr(other, table)
         if len(first) != len(second):
             return f"{table}: {len(first)} / {len(second)} rows; {one.damage} / {other.damage}"
-        for field in fields(first):
-            if not np.array_equal(getattr(first, field.name), getattr(second, field.name)):
-                return f"{table}.{field.name}"
+        for name in first.__struct_fields__:
+            if not np.array_equal(getattr(first, name), getattr(second, name)):
+                return f"{table}.{name}"
     for attribute in _VALUES:
         values = getattr(one, attribute), getattr(other, attribute)
         if values[0] != values[1]:

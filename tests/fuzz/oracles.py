@@ -241,7 +241,7 @@ class Oracles:
             self.seen["files: refused"] += 1
             return
         damage = found.damage
-        names = (*damage.__dataclass_fields__, "collectives", "shapes")
+        names = (*damage.__struct_fields__, "collectives", "shapes")
         values = {name: getattr(damage, name, None) or getattr(found, name, ()) for name in names}
         self.seen.update(f"files: {name}" for name, value in values.items() if value)
 

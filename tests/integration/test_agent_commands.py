@@ -4,12 +4,12 @@ import csv
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chopperd import cli
 from tests.fakes import api_answers

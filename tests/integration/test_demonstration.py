@@ -2,11 +2,11 @@
 
 import socket
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chopperd.cli.demo import Demonstration, demo_config, demo_spec
 from chopperd.clock import SystemClock

@@ -7,11 +7,11 @@ Every expected number is of the case's `expected.md`: of two dies that are there
 import json
 import os
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.live.readings import DieClocks
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope

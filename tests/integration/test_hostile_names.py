@@ -12,12 +12,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chopperd import cli
 from chopperd.cli.output import complain_of_crash

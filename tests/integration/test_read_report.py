@@ -5,12 +5,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 from pandas.testing import assert_frame_equal
 from pyarrow import parquet
 

@@ -11,13 +11,13 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.devices import Vendor
 from chopperd.model.report import ReportDocument

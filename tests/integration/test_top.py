@@ -5,10 +5,10 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.cli.top import owners_of
 from chopperd.model.devices import GpuProcess

@@ -1,9 +1,9 @@
 """Problems of the environment, without files; files are in the integration tests."""
 
 import os
-from dataclasses import fields, is_dataclass
 
 import pytest
+from msgspec.structs import fields
 
 from chopperd.config.load import effective, load_config
 from chopperd.config.paths import node_name
@@ -42,8 +42,8 @@ def test_every_default_is_itself_allowed_or_not_set() -> None:
     assert refused == []
 
 
-def test_the_table_and_the_dataclasses_name_the_same_keys() -> None:
-    sections = {f.name: f.type for f in fields(Config) if is_dataclass(f.type)}
+def test_the_table_and_the_sections_name_the_same_keys() -> None:
+    sections = {f.name: f.type for f in fields(Config) if hasattr(f.type, "__struct_fields__")}
     keys = {f"{name}.{key.name}" for name, kind in sections.items() for key in fields(kind)}
     assert keys == {setting.key for setting in SETTINGS}
 

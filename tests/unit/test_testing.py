@@ -3,9 +3,9 @@
 import ctypes
 import os
 import struct
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.devices.read_plan import (
     CallShape,

@@ -5,10 +5,10 @@ is not the least of the momentary ones: dies tremble about their means, and the 
 trembling clocks lies below each of their means.
 """
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.devices import DEEP_SLEEP_MHZ

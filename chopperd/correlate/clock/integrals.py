@@ -3,9 +3,8 @@
 Times are float64 ns since an origin: exact to 1 us over a century, to 1 ns over 104 days.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.clock.signal import ClassClock
 from chopperd.correlate.intervals import places, places_of_spans
@@ -13,8 +12,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.timeline import Intervals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Positions:
+class Positions(Struct, frozen=True, kw_only=True):
     """Positions of times among pieces; times outside all pieces are clamped to their ends."""
 
     piece: Int64s  # (n,) index of the piece
@@ -25,8 +23,7 @@ class Positions:
         return Positions(piece=self.piece.take(some), into_ns=self.into_ns.take(some))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
+class Spans(Struct, frozen=True, kw_only=True):
     """Positions of spans of time among pieces, those outside all pieces clamped to their ends."""
 
     start: Positions
@@ -36,8 +33,7 @@ class Spans:
     crossing: Int64s  # (k,) spans that reach beyond the piece they start in
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Primitive:
+class Primitive(Struct, frozen=True, kw_only=True):
     """The integral of a function g that is linear on each of m pieces and 0 outside all of them."""
 
     base_ns: int  # origin of `edges`
@@ -94,8 +90,7 @@ def _since(edges: Float64s, t_ns: Int64s, base_ns: int) -> Float64s:
     return np.clip(t, edges[0], edges[-1], out=t)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockPieces:
+class ClockPieces(Struct, frozen=True, kw_only=True):
     """A clock's pieces, cut where its line crosses a level, so that clipping keeps them linear."""
 
     base_ns: int  # origin of `edges`
@@ -183,8 +178,7 @@ class ClockPieces:
         return primitive(self.edges, left, right, self.base_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedWindows:
+class MaskedWindows(Struct, frozen=True, kw_only=True):
     """The parts of w windows of time that lie in a set of intervals, located among pieces."""
 
     spans: Spans  # of the intervals
@@ -211,8 +205,7 @@ class MaskedWindows:
         return end - start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtOnce:
+class AtOnce(Struct, frozen=True, kw_only=True):
     """The n kernels that overlap another one, with all their starts and ends in order of time."""
 
     which: Int64s  # (n,) their indices

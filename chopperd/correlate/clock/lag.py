@@ -6,11 +6,11 @@ be taken for lag, so both are fitted together, and so is an average that the sen
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate import intervals
 from chopperd.model.arrays import Bools, Float64s, Int64s
@@ -48,8 +48,7 @@ _COARSE_AVERAGES_NS: Final = np.array([50, 100]) * NS_PER_MS
 _FINE_AVERAGES_NS: Final = np.array([25, 35, 50, 70, 100, 140, 200]) * NS_PER_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Blurs:
+class _Blurs(Struct, frozen=True, kw_only=True):
     """Ways in which samples may follow what runs: settling times and windows of averages, ns."""
 
     settling_ns: Float64s
@@ -72,8 +71,7 @@ class _Blurs:
         return int(max(8 * self.settling_ns.max(), self.average_ns.max(initial=0)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LagEstimate:
+class LagEstimate(Struct, frozen=True, kw_only=True):
     """The sensor's lag with its 95 % interval, ns; all None when it can't be measured."""
 
     lag_ns: int | None = None
@@ -105,8 +103,7 @@ class LagEstimate:
         return max(abs(self.low_ns - subtracted), abs(self.high_ns - subtracted))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pairs:
+class _Pairs(Struct, frozen=True, kw_only=True):
     """Neighbouring samples that are pairs, n of them."""
 
     t_ns: Int64s  # (k,) the samples

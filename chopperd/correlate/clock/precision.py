@@ -1,10 +1,10 @@
 """Estimate how far a sampled mean clock may be from the truth: sampling error and timing bias."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.clock.lag import LagEstimate
 from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
@@ -29,8 +29,7 @@ _UNCORRELATED: Final = 2 / 3
 _SMOOTH: Final = 1 / 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimingUncertainty:
+class TimingUncertainty(Struct, frozen=True, kw_only=True):
     """How far samples may lie from their assigned instants, and their clocks from the true ones."""
 
     join_ns: float  # half the read span plus the uncertainty of the common time axis

@@ -5,10 +5,11 @@ on a grid: each is a whole number of periods after the one before, as two update
 the same value.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
 
@@ -50,8 +51,7 @@ _MIN_AGREEING: Final = 0.7
 _AGREEING_RATIO: Final = 0.03
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensorPeriod:
+class SensorPeriod(Struct, frozen=True, kw_only=True):
     """The time between two updates of a sensor, ns, and an interval that holds it.
 
     Where reads are not dense enough to resolve it, `low_ns` is 0 and it is at most `high_ns`.
@@ -67,8 +67,7 @@ class SensorPeriod:
         return self.low_ns > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Struct, frozen=True, kw_only=True):
     """The reads between which a sensor's value changed."""
 
     before_ns: Int64s  # (k,) last read of the old value
@@ -255,8 +254,7 @@ def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:
 _DISTINCT: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
+class Updates(Struct, frozen=True, kw_only=True):
     """The updates of a sensor, found from its reads."""
 
     row: Int64s  # (k,) the first read of each, rising

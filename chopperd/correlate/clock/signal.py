@@ -5,11 +5,12 @@ levels (2.5-3.8 points of bias at 10 Hz). Each sample is therefore labelled with
 instant, and inside a class the clock is linear between the nearest samples of that class.
 """
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.timeline import Intervals
@@ -28,8 +29,7 @@ class RunningClass(IntEnum):
     IDLE = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledSamples:
+class LabelledSamples(Struct, frozen=True, kw_only=True):
     """Clock samples of one GPU, on the trace's time axis, with what ran at each."""
 
     t_ns: Int64s  # (n,) strictly rising, sensor lag already subtracted
@@ -51,8 +51,7 @@ class LabelledSamples:
         return max(self.max_gap_ns, MAX_IN_CLASS_GAP_NS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassClock:
+class ClassClock(Struct, frozen=True, kw_only=True):
     """The clock while one class runs: linear on each piece between neighbouring samples."""
 
     edges_ns: Int64s  # (m + 1,) piece j is [edges[j], edges[j + 1])

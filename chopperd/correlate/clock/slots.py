@@ -1,11 +1,11 @@
 """Cut the busy samples of one GPU into short slots of time, independent of how they arrive."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isnan
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.causes import bit_shares
 from chopperd.model.arrays import Float64s, Int64s, joined, rows_of
@@ -17,8 +17,7 @@ SLOT_NS: Final = 200 * NS_PER_MS
 HELD_NS: Final = 5 * NS_PER_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockSamples:
+class ClockSamples(Struct, frozen=True, kw_only=True):
     """Samples of one GPU, columns (n,), rising in time."""
 
     t_ns: Int64s  # times
@@ -32,8 +31,7 @@ class ClockSamples:
     temperature_c: Float64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockSlot:
+class ClockSlot(Struct, frozen=True, kw_only=True):
     """The busy samples of one slot."""
 
     #: Times of its first and last busy sample.
@@ -111,8 +109,7 @@ class SlotCutter:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _SlotSums:
+class _SlotSums(Struct, frozen=True):
     """Sums over slots; `slot` is (n,) int64, the slot of each sample, from 0 on without holes."""
 
     slot: Int64s

@@ -1,8 +1,9 @@
 """Find the GPU of a trace by its process: what the driver listed and what the process saw."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.samples import ProcessRow
@@ -68,8 +69,7 @@ _WORK_BYTES: Final = 3 << 29
 _MOST_OF_IT: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedProcess:
+class TracedProcess(Struct, frozen=True, kw_only=True):
     """The process that wrote a trace, as the trace describes it."""
 
     #: As the process itself knows it; None if the trace does not name a single one.
@@ -81,8 +81,7 @@ class TracedProcess:
     counts_visible: bool = True  # whether device numbers count the GPUs that the process saw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, kw_only=True):
     """The GPU of a device by one rule, or in words why there is none; both None: rule not used."""
 
     gpu: GpuInfo | None = None

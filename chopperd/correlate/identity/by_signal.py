@@ -6,10 +6,10 @@ pauses of one rank (it waits for data, others for it), which only its own GPU sh
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.intervals import length_before_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
@@ -53,8 +53,7 @@ _LEAST_EXPLAINED: Final = 0.01
 _ALIKE: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedDevice:
+class TracedDevice(Struct, frozen=True, kw_only=True):
     """When one device of a trace was busy and computed, and where its steps begin."""
 
     busy: Intervals  # when anything ran
@@ -62,8 +61,7 @@ class TracedDevice:
     step_start_ns: Int64s  # (k,) where its steps begin; empty where it has none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class Agreement(Struct, frozen=True, kw_only=True):
     """How well one traced device fits each sampled GPU."""
 
     gpus: tuple[str, ...]  # labels of the GPUs
@@ -87,8 +85,7 @@ class Agreement:
         return "too few samples of power, activity or clock to find its GPU by them"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Signal:
+class _Signal(Struct, frozen=True, kw_only=True):
     """One kind of samples of all GPUs."""
 
     floor: float  # smaller differences are noise
@@ -98,8 +95,7 @@ class _Signal:
     series: tuple[tuple[Float64s, Float64s], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kernel:
+class _Kernel(Struct, frozen=True, kw_only=True):
     """How a kind of samples follows what ran: delay, average, weight of all work, direction."""
 
     lag_ns: int

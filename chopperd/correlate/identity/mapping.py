@@ -5,8 +5,9 @@ numbers need not be one GPU. ROCm's profilers number devices by the kernel's nod
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from chopperd.correlate.identity.by_process import (
     Match,
@@ -108,8 +109,7 @@ _TAKEN: Final = "another trace of the same time was given the same GPU, so neith
 UNCERTAIN_RULES: Final = frozenset({"device_map", "process", "unique_name", "only_one"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mapped:
+class Mapped(Struct, frozen=True, kw_only=True):
     """The GPU of a trace's device and the rule that found it; both None where none did.
 
     `why_not` explains in words why no rule found one, where that is known.
@@ -123,8 +123,7 @@ class Mapped:
 UNMAPPED = Mapped(gpu=None, rule=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class Traced(Struct, frozen=True, kw_only=True):
     """What a trace contains about the identity of its devices."""
 
     devices: Sequence[TraceDevice] = ()  # its descriptions of devices

@@ -5,11 +5,11 @@ asked for them all.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.model.run import ProcessGroup, RunIdentity
 from chopperd.units import NS_PER_S

@@ -6,10 +6,10 @@ Source: DESIGN.md section 2, "FSDP and memory"; the band is Ukkonen's (Algorithm
 string matching, 1985).
 """
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Int64s, Ints
 
@@ -21,8 +21,7 @@ _FIRST_BAND: Final = 16
 _MOST_KEPT: Final = 1 << 23
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class Requests(Struct, frozen=True, kw_only=True):
     """Allocations and frees of one step in order, (n,) each.
 
     `size`: signed bytes, a free's below 0. `address`: -1 unknown. `is_block`: whether sizes are

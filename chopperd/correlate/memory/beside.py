@@ -8,10 +8,11 @@ Bartlett (1946), blocks after Kuensch (1989).
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate.intervals import intersection, length_ns, lengths_ns
 from chopperd.model.arrays import Float64s
@@ -32,8 +33,7 @@ _LEAST_FORWARD: Final = 0.25
 _CPU_OPTIMIZER: Final = re.compile(r"cpu_?adam|cpu_?offload|offload_?policy", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepClock:
+class StepClock(Struct, frozen=True, kw_only=True):
     """Clock, power and idle time of one step's row; None unknown."""
 
     busy_mean_mhz: float | None = None
@@ -51,7 +51,7 @@ def beside_clock(memory: RankMemory, clocks: Sequence[StepClock | None]) -> Rank
     steps = tuple(
         step
         if clock is None
-        else replace(step, **{name: getattr(clock, name) for name in StepClock.__slots__})
+        else replace(step, **{name: getattr(clock, name) for name in StepClock.__struct_fields__})
         for step, clock in zip(memory.steps, clocks, strict=True)
     )
     kept = steps[memory.warm_up_steps :]

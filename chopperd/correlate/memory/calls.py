@@ -8,10 +8,11 @@ Source: DESIGN.md section 2, "FSDP and memory"; names of CUDA, HIP and their dri
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.memory import MemoryRows
@@ -38,8 +39,7 @@ RECORD_STREAM: Final = "aten::record_stream"
 RATE_LIMITER: Final = "FullyShardedDataParallel.rate_limiter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCalls:
+class HostCalls(Struct, frozen=True, kw_only=True):
     """Calls of one process by what they do, in order of their starts, and its spans.
 
     Times in ns. `letter`: one byte a call, as in `_LETTERS`; others are left out.

@@ -4,10 +4,10 @@ Source: DESIGN.md section 2, "FSDP and memory".
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.memory.alignment import Requests
 from chopperd.correlate.memory.calls import HostCalls
@@ -70,8 +70,7 @@ class StepCuts:
         return [int(each) for each in sums]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEvidence:
+class StepEvidence(Struct, frozen=True, kw_only=True):
     """One step's figures, and its requests from a snapshot or from rows; None unknown."""
 
     memory: StepMemory

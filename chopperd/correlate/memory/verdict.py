@@ -4,11 +4,12 @@ Source: DESIGN.md section 2, "FSDP and memory".
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate.memory.alignment import Requests, align
 from chopperd.correlate.memory.calls import HostCalls, host_calls
@@ -35,8 +36,7 @@ _LEAST_ALLOCATOR: Final = 0.99
 MOST_CELLS: Final = 300_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Alike:
+class _Alike(Struct, frozen=True, kw_only=True):
     """Aligned pairs of neighbouring steps, and of those at the same address; None unknown.
 
     `steps`: (program, determinism) of each step against the one before it.

@@ -6,10 +6,10 @@ columns reveal none.
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.intervals import EMPTY, union
 from chopperd.correlate.waterfall import is_class
@@ -32,8 +32,7 @@ _COLUMNS: Final = ("kind", "step", "seq", "start_ns", "end_ns")
 _LITTLE_ENDIAN: Final = "<i8"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveKind:
+class CollectiveKind(Struct, frozen=True, kw_only=True):
     """What a rank's collective is, for comparison with those of other ranks."""
 
     name: str  # in one spelling ("allreduce")
@@ -52,8 +51,7 @@ class CollectiveKind:
         return self.name in _PAIRWISE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCollectives(Timed):
+class RankCollectives(Timed, frozen=True, kw_only=True):
     """Communication kernels of one device, (n,) each, sorted by (start_ns, end_ns); Unix ns."""
 
     kinds: tuple[CollectiveKind, ...]  # what `kind` indexes
@@ -65,8 +63,7 @@ class RankCollectives(Timed):
     left_out: int = 0  # kernels after it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedCollectives:
+class PackedCollectives(Struct, frozen=True, kw_only=True):
     """`RankCollectives` in some bytes a value; `device` is the trace's device number."""
 
     device: int

@@ -4,10 +4,10 @@ Source: DESIGN.md section 2, "Ranks".
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.intervals import difference, intersection, lengths_ns, union
 from chopperd.correlate.peers import MIN_PEERS, NAMED_DEVIATIONS, NAMED_RATIO
@@ -34,8 +34,7 @@ _BY_CLOCK: Final = frozenset({"dvfs_loss", "compute_unsampled"})
 # Waiting and transferring.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWaits:
+class RankWaits(Struct, frozen=True, kw_only=True):
     """When one rank waited for others."""
 
     wait_ns: Int64s  # (n,) of each of its kernels; -1 unmatched
@@ -121,8 +120,7 @@ def median_rank(values: Float64s) -> Float64s:
     return values.min(axis=1) if values.shape[1] == 2 else np.median(values, axis=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
+class Lateness(Struct, frozen=True, kw_only=True):
     """How late one rank is."""
 
     verdict: Verdict | None  # None with fewer than `LEAST_STEPS` steps
@@ -173,8 +171,7 @@ def _spread_ratio(ratio: Float64s) -> float:
 # Causes.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """The verdict on a rank, the row of the waterfall that is its cause, and that row's excess."""
 
     verdict: Verdict | None

@@ -5,11 +5,11 @@ Source: DESIGN.md section 2, "Ranks".
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.ranks.collectives import RankCollectives
 from chopperd.model.arrays import Bools, Float64s, Int64s, Timed
@@ -31,8 +31,7 @@ _NEVER: Final = int(np.iinfo(np.int64).max)
 MatchedBy = Literal["seq", "order", "mixed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matches:
+class Matches(Struct, frozen=True, kw_only=True):
     """Collectives that all traced ranks of their group have: (k,) each unless noted."""
 
     # For each rank (n,), the collective that each of its kernels is part of; -1 unmatched
@@ -49,8 +48,7 @@ class Matches:
         return len(self.last_start_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kernels(Timed):
+class _Kernels(Timed, frozen=True, kw_only=True):
     """Kernels of all ranks, rank after rank and in order of start: (n,) each."""
 
     rank: Int64s

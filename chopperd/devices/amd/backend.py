@@ -6,9 +6,11 @@ How GPUs are listed and where their metrics come from is in `kernel` and `smi`.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock
 from chopperd.devices.amd import table

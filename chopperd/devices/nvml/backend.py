@@ -5,9 +5,11 @@ What single calls and numbers mean is in `table` and `codes`.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions, SensorRead

@@ -1,12 +1,14 @@
 """Probes what one NVIDIA GPU answers to each call of the tables, with separate buffers."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from struct import Struct
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.devices.faults import FieldProber, used_if_answered
 from chopperd.devices.nvml import table
@@ -122,7 +124,7 @@ def _probes(driver: Driver, prober: FieldProber, sensor: Sensor) -> Iterable[Fie
 
 def _question(driver: Driver, method: Method) -> Callable[[], float]:
     if isinstance(method, Direct):
-        return DirectNumber(driver, replace(method, per_unit=1)).read
+        return DirectNumber(driver, dataclasses.replace(method, per_unit=1)).read
     request = FieldRequest(driver, (method,))
 
     def ask() -> float:

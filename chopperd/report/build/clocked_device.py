@@ -1,10 +1,11 @@
 """Join a traced device with the samples of its GPU, and find that GPU and its reference clock."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.clock.governing import governed
@@ -42,8 +43,7 @@ _NO_LIMIT_BITS: Final = sum(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinOptions:
+class JoinOptions(Struct, frozen=True, kw_only=True):
     """Options of the join of traces and samples."""
 
     device_map: DeviceMap = field(default_factory=DeviceMap)
@@ -59,8 +59,7 @@ class JoinOptions:
     by_signal: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockedDevice:
+class ClockedDevice(Struct, frozen=True, kw_only=True):
     """A traced device, the samples of its GPU, and both joined."""
 
     mapped: Mapped

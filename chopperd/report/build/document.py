@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate.peers import MIN_PEERS
 from chopperd.errors import StepNotFoundError
@@ -36,8 +38,7 @@ Value = TypeVar("Value")
 _STRETCHES_NAMED: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSelection:
+class StepSelection(Struct, frozen=True, kw_only=True):
     """Selection of the step rows that a document shows; its summary is over all."""
 
     step: int | None = None  # only this step number; None for all

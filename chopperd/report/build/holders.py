@@ -4,11 +4,11 @@ Times of a row of the waterfall always sum to it: what has no room is one entry,
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.correlate.holding import HELD_ROWS, HeldTotals
 from chopperd.model.answers import Held

@@ -1,7 +1,8 @@
 """Device memory in a report: the figures of each traced device, beside the clock of its steps."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chopperd.correlate.memory.beside import StepClock, beside_clock
 from chopperd.model.memory import RankMemory

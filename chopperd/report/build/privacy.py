@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from chopperd.model.answers import BACKWARD_REGION, NOTHING_OPEN, DropShare, Held, TracedDrop
 from chopperd.model.report import HostPart, HostTime

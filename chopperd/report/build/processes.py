@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 from statistics import median_low
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.correlate.identity.by_signal import Agreement, assigned
 from chopperd.correlate.identity.mapping import UNCERTAIN_RULES

@@ -5,12 +5,13 @@ Only ranks of one host, whose times are on one clock. Source: DESIGN.md section 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from itertools import compress
 from statistics import fmean, median
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from chopperd.correlate.ranks.collectives import RankCollectives, joined, unpack
 from chopperd.correlate.ranks.comparing import (
@@ -37,8 +38,7 @@ from chopperd.report.build.trace_report import TraceReport
 Place: TypeAlias = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
+class _Compared(Struct, frozen=True, kw_only=True):
     """The ranks of one job and host, their collectives matched, and when each waited."""
 
     places: tuple[Place, ...]
@@ -48,8 +48,7 @@ class _Compared:
     world_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankComparison:
+class RankComparison(Struct, frozen=True, kw_only=True):
     """The comparison of a document's ranks, or `why_not` there is none; neither for one rank."""
 
     compared: _Compared | None = None

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.waterfall import marker_busy_ns
@@ -53,8 +54,7 @@ _LENGTHS: Final = tuple(
 _NO_INTERVAL: Final = {"lost_low_ns": None, "lost_high_ns": None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftRow:
+class DraftRow(Struct, frozen=True, kw_only=True):
     """A row with the figures needed to pool it with others; NaN and None are unknown."""
 
     row: Row  # without what takes rows of other devices

@@ -3,11 +3,12 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from chopperd.correlate.peers import peers_of, wander_ratio
 from chopperd.model.arrays import Float64s
@@ -105,8 +106,7 @@ def _or_nan(values: Iterable[float | None]) -> Float64s:
     return np.array([math.nan if value is None else value for value in values])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunExcess:
+class RunExcess(Struct, frozen=True, kw_only=True):
     """Loss against peers by the mean clocks of a run, in ns for each row; None where unknown."""
 
     excess_ns: float | None = None

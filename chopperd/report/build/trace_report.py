@@ -1,10 +1,10 @@
 """Join one trace with the node's samples: its rows, and the notes on it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.ranks.collectives import PackedCollectives, collectives_of_device, pack
@@ -52,8 +52,7 @@ _OF_ANOTHER: Final = frozenset({"time_axes_differ", "samples_contradict_trace"})
 FindDrops: TypeAlias = Callable[[GpuSamples, int, int, float], Sequence[GpuDrop]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceAlignment:
+class DeviceAlignment(Struct, frozen=True, kw_only=True):
     """How well the time axes of a device's trace and samples agree; lags None if not measurable.
 
     `sensor_period_ns` is the time between two updates of the clock sensor; None if unknown.
@@ -67,8 +66,7 @@ class DeviceAlignment:
     lag_high_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledBy:
+class SampledBy(Struct, frozen=True, kw_only=True):
     """Facts about the samples that a trace was joined with, most as in `SampleSet`."""
 
     node: str | None
@@ -80,8 +78,7 @@ class SampledBy:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceReport:
+class TraceReport(Struct, frozen=True, kw_only=True):
     """The figures of one trace that go into a document; the trace itself is no longer needed.
 
     It is stored in MessagePack by these field names until other traces of its job have arrived.

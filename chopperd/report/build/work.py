@@ -6,10 +6,10 @@ All come from the columns of a joined device, at the row's index.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.correlate.contention import ContentionReason, ContentionTotals
 from chopperd.correlate.efficiency import EfficiencyTotals

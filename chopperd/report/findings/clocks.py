@@ -6,9 +6,10 @@ no finding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.model.answers import Finding
 from chopperd.model.devices import Vendor
@@ -38,8 +39,7 @@ LOWERED_RATIO: Final = 0.99
 AT_CAP_RATIO: Final = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Words:
+class _Words(Struct, frozen=True, kw_only=True):
     """What a finding says about a limit; `{gpu}` and `{node}` stand for their names."""
 
     code: str
@@ -47,8 +47,7 @@ class _Words:
     action: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limit:
+class _Limit(Struct, frozen=True, kw_only=True):
     """A limit by which a GPU differs from its peers (`one`), or that holds a node (`all`)."""
 
     causes: tuple[str, ...]
@@ -144,8 +143,7 @@ _AMD_PARTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gpu:
+class _Gpu(Struct, frozen=True, kw_only=True):
     """A GPU of the run: its line, its device, and its mean loss by cause in a step."""
 
     line: GpuLine

@@ -4,9 +4,10 @@ The rules themselves, and their thresholds, are in the other modules of this roo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from textwrap import fill
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.report.findings import catalogue, clocks, hosts, traffic
 from chopperd.report.text.wording import brief_ms, percent, size
@@ -31,8 +32,7 @@ with profile(
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """What `chopperd explain` says about a finding."""
 
     title: str

@@ -1,7 +1,8 @@
 """What rules of findings look at: the rows of the critical device, and what they cost a step."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chopperd.model.answers import Finding, Held
 from chopperd.model.report import ReportDocument, Summary
@@ -10,8 +11,7 @@ from chopperd.report.findings.clocks import LEAST_RATIO
 from chopperd.report.text.wording import brief_ms, percent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """What the rules look at: the critical device's rows, of which `summary` has the means."""
 
     document: ReportDocument

@@ -6,7 +6,6 @@ are tables of their own, each line with the key of its row.
 
 import csv
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
 from math import isfinite
@@ -14,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
 from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.kinds import CAUSES
@@ -31,8 +31,7 @@ _BY_CAUSE: Final = "by_cause_ns"
 _DROP_KEYS: Final = ("gpu", "rank", "device", "start_unix_ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """A value under a record: its path and its kind; unknown is None for all kinds."""
 
     name: str  # the published names on the path, joined by `_`
@@ -52,8 +51,7 @@ class Column:
         return _plain(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Columns of equal length by name, and the kind of each; unknown is None."""
 
     kinds: Mapping[str, Kind]
@@ -201,16 +199,14 @@ def _item(kind: object) -> type | None:
 
 
 def _is_record(kind: object) -> bool:
-    return isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct))
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _published_names(record: type) -> Mapping[str, str]:
     """Return published names by attribute; they differ where one is a Python keyword."""
-    if issubclass(record, msgspec.Struct):
-        return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
-    if not is_dataclass(record):
+    if not _is_record(record):
         return {}
-    return {field.name: field.name for field in fields(record)}
+    return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
 
 
 def _plain(value: object) -> Value:

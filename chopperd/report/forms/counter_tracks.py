@@ -5,11 +5,12 @@ A counter holds its value until its next one, and can't be empty. So a further t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate.clock.signal import MAX_GAP_PERIODS, achieved_period_ns
 from chopperd.correlate.intervals import lengths_ns
@@ -27,8 +28,7 @@ _PERCENT: Final = 100.0
 _NO_CAUSE: Final = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterTrack:
+class CounterTrack(Struct, frozen=True, kw_only=True):
     """Values of a track over time; all series have a value at each time."""
 
     name: str
@@ -71,8 +71,7 @@ def counter_tracks(clocked: ClockedDevice, span_ns: tuple[int, int]) -> tuple[Co
     return tuple(tracks)
 
 
-@dataclass(frozen=True, slots=True)
-class _Readings:
+class _Readings(Struct, frozen=True):
     """Readings of one quantity; no NaN."""
 
     unit: str

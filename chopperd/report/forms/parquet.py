@@ -5,12 +5,13 @@ the document is in the file's metadata, so that nothing is lost.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.errors import StoreError
 from chopperd.model.report import SCHEMA, ReportDocument
@@ -34,8 +35,7 @@ _DOCUMENT_KEY: Final = b"chopperd.document"
 PARQUET_MAGIC: Final = b"PAR1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportTables:
+class ReportTables(Struct, frozen=True, kw_only=True):
     """A report in pieces: its rows, the lists in them, and the rest of the document."""
 
     rows: Table  # as of `row_table`

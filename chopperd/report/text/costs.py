@@ -5,8 +5,9 @@ The clock's ceiling loss, mostly physics, is none; times are means of the summar
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.model.answers import Held, RankLine
 from chopperd.model.report import GpuLine, ReportDocument, Summary
@@ -38,8 +39,7 @@ _DIRECTIONS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """Time a step that somebody can act on.
 
     `label` is that of the largest cost, `brief` the clause among further ones; `of_all` the amount

@@ -4,8 +4,9 @@ Costs are those that somebody can act on; the clock's ceiling loss, mostly physi
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.model.report import HostTime, ReportDocument, Summary
 from chopperd.model.report_rows import UNKNOWN_PART
@@ -28,8 +29,7 @@ _OTHER: Final = "other"  # the class of kernels that no pattern knows: says noth
 _COMPUTE: Final = ("compute_at_ref", "dvfs_loss", "compute_unsampled")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadlineRow:
+class HeadlineRow(Struct, frozen=True, kw_only=True):
     """One line of the first screen: its label, the clauses, what separates them, and its style."""
 
     label: str

@@ -2,9 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from chopperd.model.answers import Held
 from chopperd.model.report import ReportDocument
@@ -51,8 +52,7 @@ def used_rows(document: ReportDocument) -> list[Row]:
     return clocked or critical
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holders:
+class Holders(Struct, frozen=True, kw_only=True):
     """The holders of the rows that a summary is the mean of, with times per step in ns.
 
     `count` is the number of those rows, `step_ns` their mean window.

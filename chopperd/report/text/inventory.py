@@ -1,10 +1,10 @@
 """Render the GPUs of a node and the values of their fields: `chopperd devices`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 from rich.console import Group, RenderableType
 
 from chopperd.model.devices import DeviceReading, FieldProbe, Inventory, InventoryEntry, ProcessView
@@ -47,8 +47,7 @@ _FIXED: Final = (
 _UNITS: Final = ("mhz", "w", "j", "c", "bytes", "ns", "ratio")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldAnswer:
+class FieldAnswer(Struct, frozen=True, kw_only=True):
     """The value of one field of a GPU, and the driver calls for it."""
 
     name: str
@@ -89,17 +88,17 @@ def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
 def _reading_values(
     reading: DeviceReading | None, asked: Collection[str]
 ) -> Iterator[tuple[str, float | str | None]]:
-    for field in fields(DeviceReading):
-        value = getattr(reading, field.name) if reading else None
+    for name in DeviceReading.__struct_fields__:
+        value = getattr(reading, name) if reading else None
         if isinstance(value, frozenset):
-            yield field.name, "+".join(sorted(cause.label for cause in value)) or "none set"
-        elif field.name == "limited_ns":
-            yield from _counters(field.name, value or {}, asked)
-        elif field.name == "die_clocks_mhz":  # in one line
+            yield name, "+".join(sorted(cause.label for cause in value)) or "none set"
+        elif name == "limited_ns":
+            yield from _counters(name, value or {}, asked)
+        elif name == "die_clocks_mhz":  # in one line
             shown = [UNKNOWN if each is None else f"{each:g}" for each in value or ()]
-            yield from [(field.name, " ".join(shown))] if shown else []
+            yield from [(name, " ".join(shown))] if shown else []
         else:
-            yield field.name, value
+            yield name, value
 
 
 def _counters(
@@ -173,7 +172,7 @@ def _described(answer: FieldAnswer) -> dict[str, object]:
 def _named_causes(reading: DeviceReading | None) -> dict[str, object] | None:
     if reading is None:
         return None
-    values = {field.name: getattr(reading, field.name) for field in fields(reading)}
+    values = {name: getattr(reading, name) for name in reading.__struct_fields__}
     values["limited_ns"] = {cause.label: ns for cause, ns in reading.limited_ns.items()}
     if reading.causes is not None:
         values["causes"] = sorted(cause.label for cause in reading.causes)

@@ -1,10 +1,10 @@
 """Render the live pages on the agent and its GPUs: `chopperd status` and `chopperd top`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from msgspec import Struct
 from rich.console import Group, RenderableType
 
 from chopperd.model.live import DiesLive, GpuLive, LiveTotals, NodeSnapshot, SamplerCondition
@@ -75,8 +75,7 @@ _LIVE_CAPTION: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessOwner:
+class ProcessOwner(Struct, frozen=True, kw_only=True):
     """Who runs a process, as far as this machine tells; None is unknown."""
 
     user: str | None = None

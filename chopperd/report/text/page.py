@@ -4,10 +4,10 @@ What the tables say is in the other modules of this room.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from io import StringIO
 from typing import Final
 
+from msgspec import Struct, field
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -30,8 +30,7 @@ _MARKS: Final = "<~-?="
 SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A titled, borderless table that leaves out what the width has no room for.
 
     The name of a column may begin with marks: `<` aligns it left, else right; `~` is a name that

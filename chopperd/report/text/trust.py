@@ -1,8 +1,9 @@
 """Say what the clock cost, or how to get clocks, and how far a report can be trusted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chopperd.correlate.belonging import MAX_LAG_NS
 from chopperd.model.report import CauseShare, ReportDocument, Summary
@@ -40,8 +41,7 @@ _HOW_TO_SAMPLE: Final = "next time  chopperd record -- CMD   or  --samples FILE"
 # Shares of a window lost to the clock, with intervals, and whether sampling resolves them.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """Loss over window with its 95 % interval, ratios; bounds None where there is no interval.
 
     `by_run` is whether the run's pooled sampling error resolves the share, as a row's own error may

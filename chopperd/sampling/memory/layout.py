@@ -5,12 +5,12 @@ dies. In order: header, description (JSON), clock triples, one status block a GP
 records a GPU.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chopperd.model.devices import MOST_DIES, STATE_FIELDS, GpuInfo, ReadScope
 from chopperd.model.kinds import CAUSES
@@ -161,8 +161,7 @@ class RingLayout(NamedTuple):
         return self.records_offset + self.gpu_slots * self.capacity * RECORD.itemsize
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingDescription:
+class RingDescription(Struct, frozen=True, kw_only=True):
     """Description of what is sampled; each sampler process writes it once, as JSON."""
 
     gpus: tuple[GpuInfo, ...] = ()  # GPU of each slot, in slot order

@@ -3,13 +3,13 @@
 import mmap
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import count
 from struct import Struct
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo

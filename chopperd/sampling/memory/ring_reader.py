@@ -3,11 +3,11 @@
 import mmap
 import os
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate.clock.governing import governing_mhz
 from chopperd.errors import StoreError
@@ -92,8 +92,7 @@ def _copied(ring: Records, first: int, end: int) -> Records:
 _ATTEMPTS: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
+class Drained(Struct, frozen=True, kw_only=True):
     """The records that a reader gets from one drain: those it had not read yet."""
 
     records: Records  # (n,) of `RECORD`, oldest first; a copy
@@ -101,8 +100,7 @@ class Drained:
     position: int  # where the next drain begins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuStatus:
+class GpuStatus(Struct, frozen=True, kw_only=True):
     """Status of one GPU's sampling."""
 
     call_started_mono_ns: int | None  # start of the driver call in progress; None if there is none

@@ -8,11 +8,12 @@ import mmap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopperd.model.devices import STATE_FIELDS, DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.sampling.memory.layout import (
@@ -29,8 +30,7 @@ _UNKNOWN: Final = -1
 _MOST: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowState:
+class SlowState(Struct, frozen=True, kw_only=True):
     """The slow state of a GPU as a reader gets it."""
 
     state_mono_ns: int | None = None  # when the values were read; None before the first

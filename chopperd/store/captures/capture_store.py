@@ -4,10 +4,11 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock
 from chopperd.model.captures import AnalysedTrace, Filed, GpuDrop, TraceEntry, Viewer

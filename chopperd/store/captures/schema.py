@@ -10,10 +10,10 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from chopperd.model.captures import DropQuery, DropState, GpuDrop, TraceEntry, TraceState
 from chopperd.model.report import ReportDocument

@@ -1,12 +1,12 @@
 """Self-contained chunks of a node's samples, encoded as bytes and decoded."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
@@ -29,8 +29,7 @@ _TRIPLE_NAMES: Final = ("mono_ns", "unix_less_mono_ns", "boot_less_mono_ns")
 _DIE_NAMES: Final = tuple(f"die_{die}_above_mhz" for die in range(MOST_DIES))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Where samples come from: the GPU of each slot, and more as in `SampleSet`.
 
     `boot_id` is the start of the machine that MONOTONIC times count from.
@@ -50,8 +49,7 @@ def identity(gpu: GpuInfo) -> str:
     return gpu.uuid or f"{gpu.index} {gpu.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleChunk:
+class SampleChunk(Struct, frozen=True, kw_only=True):
     """Samples of all GPUs over some time."""
 
     origin: Origin

@@ -10,11 +10,12 @@ import os
 import re
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
 from typing import Final
+
+import msgspec
 
 from chopperd.errors import StoreError
 from chopperd.store.disk import AppendFile, DiskLimits, missing_bytes
@@ -38,8 +39,7 @@ class FrameKind(IntEnum):
     END = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A frame in a file: its payload's offset, and first and last Unix time.
 
     `kind` is a `FrameKind` or, where a later version wrote the frame, another number.
@@ -57,8 +57,7 @@ class Frame:
         return self.offset + self.payload_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole frames of a file in order, with payloads unread, and the offsets of other bytes.
 
     `whole_bytes` is the offset of the first incomplete frame; the file's size without one.
@@ -164,8 +163,7 @@ _LARGEST_FILE_SHARE: Final = 1 / 64
 _LEAST_FILE_BYTES: Final = 32 * 1024
 
 
-@dataclass(slots=True, kw_only=True)
-class SampleFile:
+class SampleFile(msgspec.Struct, kw_only=True):
     """A file of samples, and its first and last Unix time; None if it holds none to be read."""
 
     path: Path

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Int64s

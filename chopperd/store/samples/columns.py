@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate.clock.governing import reported_dies
 from chopperd.errors import StoreError
@@ -28,8 +29,7 @@ _LIMITED_BY_NAME: Final = {name: cause for cause, name in LIMITED_COLUMNS.items(
 _REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleColumns:
+class SampleColumns(Struct, frozen=True, kw_only=True):
     """Samples of several GPUs, one row a sample, in any order."""
 
     labels: Sequence[str]  # (n,) Label of the GPU
@@ -96,7 +96,7 @@ def _plausible_info(info: GpuInfo, dropped: Counter[str]) -> GpuInfo:
         if (value := getattr(info, name)) is not None and value not in bounds
     ]
     dropped.update(outside)
-    return replace(info, **dict.fromkeys(outside)) if outside else info  # type: ignore[arg-type]
+    return replace(info, **dict.fromkeys(outside)) if outside else info
 
 
 def _dropped_notes(dropped: Mapping[str, int]) -> tuple[Note, ...]:

@@ -4,13 +4,13 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import isnan, nan
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s

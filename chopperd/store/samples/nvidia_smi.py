@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from math import nan
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.devices.nvml.codes import causes_of
 from chopperd.errors import StoreError

@@ -8,11 +8,11 @@ sequences of several lengths, windows, causal attention over unequal lengths.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from chopperd.model.kinds import DType
 from chopperd.model.trace import Shapes
@@ -35,8 +35,7 @@ _MAX_RANK: Final = 8
 _MAX_SIZE: Final = 2**40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """An operator's floating point operations, and the type of what it multiplies."""
 
     flops: float
@@ -47,8 +46,7 @@ class _Unknown(Exception):  # noqa: N818 (no error: some work can't be known)
     """An operator's work is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Inputs:
+class _Inputs(Struct, frozen=True, kw_only=True):
     """The inputs of one operator, by position."""
 
     dims: Sequence[object]
@@ -224,8 +222,7 @@ def _input_gradient(inputs: _Inputs) -> Work:
     return Work(flops=2.0 * prod(gradient) * prod(weight[1:]), dtype=inputs.dtype(1, 2))
 
 
-@dataclass(frozen=True, slots=True)
-class _Attention:
+class _Attention(Struct, frozen=True):
     """Counter of an attention operator's work: positions of its inputs, and their layout."""
 
     causal: int  # position of the flag for causal masking; of the mask's type where `by_type`

@@ -14,7 +14,6 @@ from ctypes import (
     c_void_p,
     sizeof,
 )
-from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import pairwise
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Ints
 
@@ -95,8 +95,7 @@ class Stop(NamedTuple):
     stuck: bool  # whether a damaged element is there that no event follows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
+class Scanned(Struct, frozen=True, kw_only=True):
     """Rows and counts of the events that one or more scans read, in file order."""
 
     # Columns of `TABLES`, (n,) each, valid rows only; numbered columns index `texts`

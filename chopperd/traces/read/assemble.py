@@ -1,11 +1,11 @@
 """Build the sorted tables of a `Trace` from its rows: valid ones only, on the final time axis."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Bools, Int32s, Int64s, Ints, rows_of
 from chopperd.model.memory import MemoryRows
@@ -236,7 +236,7 @@ def _moved(column: npt.NDArray[IntT], rows: Int64s, slots: Int64s | None) -> npt
 
 def _model_table(model: type[TableT], table: _Table, numbers: Numbers) -> TableT:
     columns: dict[str, Ints] = {"start_ns": table.start_ns, "end_ns": table.end_ns}
-    for name in [field.name for field in fields(model) if field.name not in columns]:
+    for name in [name for name in model.__struct_fields__ if name not in columns]:
         if name in numbers:
             columns[name] = numbers[name](table.column(name, np.int32))
         else:
@@ -289,7 +289,7 @@ def _memory(
     order = order[np.argsort(at_ns[order], kind="stable")]
     columns: dict[str, Ints] = {"at_ns": at_ns[order], "bytes": size[order]}
     del at_ns, size
-    for name in [field.name for field in fields(MemoryRows) if field.name not in columns]:
+    for name in [name for name in MemoryRows.__struct_fields__ if name not in columns]:
         columns[name] = parts.take(name, COLUMN_TYPES[name])[order]
         if name.endswith("_bytes"):
             columns[name][columns[name] > _MOST_BYTES] = ABSENT

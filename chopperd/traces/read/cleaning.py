@@ -9,10 +9,10 @@ start 0 and length 0, and Kineto sets times before its base to 0.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.units import NS_PER_S
@@ -39,8 +39,7 @@ _FEW_RATIO: Final = 0.01
 or a device's own clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """The time that a trace covers, `[start_ns, end_ns)`."""
 
     start_ns: int

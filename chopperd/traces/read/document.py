@@ -5,12 +5,11 @@ Documents may hold megabytes of other keys, of which no values are made, and dam
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from chopperd.traces.read import json_text
 from chopperd.traces.read.event_array import event_array
@@ -108,8 +107,7 @@ def is_cut_short(texts: Texts | json_text.Refusal) -> bool:
     return isinstance(texts, json_text.Refusal) and texts.fault is json_text.Fault.INCOMPLETE
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(Struct, frozen=True):
     """Where the event array opens."""
 
     head: bytes  # the document up to the array; empty if the document is the array

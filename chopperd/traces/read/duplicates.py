@@ -5,10 +5,10 @@ the same work twice. A record that lasts far past later ones of its stream is cu
 tables.
 """
 
-from dataclasses import fields, replace
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Bools, Int64s, Ints, rows_of
 from chopperd.model.trace import DeviceRecords, DeviceSpans, FlowEnds, HostSpans, RuntimeCalls
@@ -40,7 +40,7 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
     rows = rows[(start_ns[rows] < end_ns[rows]) | _identified(table, rows)]
     if len(rows) == 0:
         return table, 0
-    copies = rows[_repeats([getattr(table, one.name)[rows] for one in fields(table)])]
+    copies = rows[_repeats([getattr(table, name)[rows] for name in table.__struct_fields__])]
     if len(copies) == 0:
         return table, 0
     keep = np.ones(len(table), np.bool_)

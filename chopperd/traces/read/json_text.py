@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Final, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 Scalar: TypeAlias = int | float | str | None
 """A field whose type differs between Kineto versions: a stream is 7, "7", "stream 7" or "0x0"."""
@@ -90,8 +89,7 @@ class Fault(Enum):
     BAD_TEXT = "not UTF-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A decoder's refusal; `offset`, if known, is that of the fault or value's end (TRAILING)."""
 
     fault: Fault

@@ -4,13 +4,13 @@ import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from chopperd.model.run import ProcessGroup
 from chopperd.model.trace import DeviceNumbers, RecordKind, Trace, TraceDevice, TraceMeta
@@ -45,8 +45,7 @@ _PLAIN: Final = msgspec.json.Decoder(float_hook=float)
 _JOBS: Final = msgspec.json.Decoder(_Job)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class Keys(Struct, frozen=True, kw_only=True):
     """The keys of a trace document that are read, without its events."""
 
     values: Mapping[str, object]

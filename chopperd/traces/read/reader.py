@@ -1,10 +1,10 @@
 """Reads a Kineto trace file into a `Trace`: one pass, one block of events in memory at a time."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace

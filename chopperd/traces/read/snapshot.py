@@ -14,12 +14,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.errors import TraceError
 from chopperd.model.arrays import Int64s

@@ -5,12 +5,12 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Final, Self, TypeAlias, cast
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from chopperd.errors import TraceFormatError
 
@@ -37,8 +37,7 @@ Progress = Callable[[int, int | None], None]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLimits:
+class ReadLimits(Struct, frozen=True, kw_only=True):
     """Sizes beyond which a file is refused."""
 
     stored_bytes: int = 8 * _GIB

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.kinds import KernelClass

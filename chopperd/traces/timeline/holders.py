@@ -7,11 +7,12 @@ Source: DESIGN.md section 2, "Who held it".
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.model.answers import NOTHING_OPEN, HolderKind
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s, Ints
@@ -52,8 +53,7 @@ class Instants:
         return inside
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Things:
+class Things(Struct, frozen=True, kw_only=True):
     """What may be open, (m,) each.
 
     Sorted by (start_ns, -end_ns, -kind), so that what is inside another comes after it.
@@ -77,7 +77,7 @@ class Things:
     def open_at(self, moments: Moments) -> "Things":
         """Return the things that are open at any of some moments."""
         rows = np.flatnonzero(Instants(moments).in_any(self.thread, self.start_ns, self.end_ns))
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        columns = {name: getattr(self, name) for name in self.__struct_fields__}
         del columns["backward_text"], columns["launches"]
         return replace(self, **{name: column[rows] for name, column in columns.items()})
 
@@ -102,8 +102,7 @@ def next_begun(things: "Things | HostSpans", rows: Int64s, moments: Moments) -> 
     return np.where((at < len(rows)) & (things.thread[found] == moments.thread), found, -1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
+class Stacks(Struct, frozen=True, kw_only=True):
     """What is open while a thing is the innermost one open, (m + 1,) each; -1 none.
 
     The last entry, which -1 indexes, is that of nothing.

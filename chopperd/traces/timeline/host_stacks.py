@@ -8,7 +8,6 @@ Source: DESIGN.md section 2, "Who held it".
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -285,7 +284,7 @@ def walk_natively(things: Things, threads: int, from_ns: int, to_ns: int) -> _Wa
         "launch_thread": launches.thread,
         "launch_ns": launches.at_ns,
     }
-    found = {each.name: getattr(stacks, each.name) for each in fields(stacks)}
+    found = {name: getattr(stacks, name) for name in stacks.__struct_fields__}
     state = StacksOf(
         count=len(things),
         threads=threads,

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Int64s
 from chopperd.model.timeline import Marker, Step
@@ -72,8 +72,7 @@ def _number(name: str, pattern: re.Pattern[str]) -> int | None:
     return int(text) if re.fullmatch(r"\d{1,15}", text) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeating:
+class Repeating(Struct, frozen=True, kw_only=True):
     """An annotation that comes again and again, perhaps once a step."""
 
     name: str  # its name, with `#` for numbers: engines write one each iteration, with what it did

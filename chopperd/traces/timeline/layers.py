@@ -16,10 +16,10 @@ If a file has several names for a layer, that in which the module's hook ran rep
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s, Timed
 from chopperd.model.timeline import Phase
@@ -129,8 +129,7 @@ def _class(instance: str) -> str:
     return _INSTANCE.sub("", instance)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
+class Sharding(Struct, frozen=True, kw_only=True):
     """FSDP2's annotations of a trace, by module."""
 
     # Names of the modules whose parameters are grouped; `ROOT` for the root's
@@ -142,8 +141,7 @@ class Sharding:
     backward: "Stretches"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretches(Timed):
+class Stretches(Timed, frozen=True, kw_only=True):
     """Stretches of time of threads that belong to modules, sorted by (start_ns, -end_ns)."""
 
     thread: Int32s

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate import intervals
 from chopperd.correlate.timebase import clock_drift
@@ -36,8 +37,7 @@ _NEVER_NS: Final = np.iinfo(np.int64).max
 LAUNCHES_WITHOUT_RECORD: Final = "launches_without_record"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutOptions:
+class LayoutOptions(Struct, frozen=True, kw_only=True):
     """Settings of a site or a job for the layout of its traces."""
 
     # Regular expressions, found in names of host spans that wait for data

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.correlate import intervals
 from chopperd.model.arrays import Bools, Int32s, Int64s
@@ -31,8 +31,7 @@ CAPTURE_BEGIN: Final = re.compile(r"^(?:cuda|cu|hip)StreamBeginCapture\w*$")
 CAPTURE_END: Final = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture\w*$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """Links between the device records and runtime calls of one trace."""
 
     # (records,), index of the launching call; -1 unlinked. A graph launch is the call of many

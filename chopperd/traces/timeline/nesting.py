@@ -5,10 +5,10 @@ moment after its parent. A span is *around* a moment when it has begun and not y
 *innermost* is the last to begin, of those that begin together the shortest.
 """
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Int32s, Int64s
 from chopperd.model.trace import RuntimeCalls
@@ -20,8 +20,7 @@ _MOST_INT16: Final = 2**15 - 1
 _EDGE_COST: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class Moments(Struct, frozen=True, kw_only=True):
     """Moments on host threads."""
 
     thread: Int32s  # (n,), index into `Trace.threads`; -1 unknown, which no span is around

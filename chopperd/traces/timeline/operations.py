@@ -6,11 +6,11 @@ of operators: in some they repeat the correlation ids.
 """
 
 import re
-from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.kinds import COPY_CLASSES, DType, KernelClass
@@ -38,8 +38,7 @@ _TF32: Final = re.compile(r"tf32|s1688")
 _FP32: Final = re.compile(r"sgemm|scudnn|simt|ffma|f32f32_f32f32|_S_?B_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attribution:
+class Attribution(Struct, frozen=True, kw_only=True):
     """The operator and annotation that launched each device record; -1 none or unknown."""
 
     # (records,) when and on which thread: at the start of the launching call, or of the operator

@@ -3,12 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.correlate import intervals
 from chopperd.correlate.intervals import places
@@ -31,8 +32,7 @@ OPTIMIZER_MISSING: Final = "optimizer_missing"
 Pid: TypeAlias = int | str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedSteps:
+class MarkedSteps(Struct, frozen=True, kw_only=True):
     """The steps of a trace in time order; `accumulation` is markers per step, if known."""
 
     steps: tuple[Step, ...]

@@ -4,12 +4,12 @@ import gzip
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from isal import igzip
+from msgspec.structs import replace
 
 from chopperd.model.captures import StepQuery, TraceState
 from chopperd.model.report import ReportDocument

@@ -1,8 +1,7 @@
 """An agent with a little to tell, and the API over it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from starlette.applications import Starlette
 
 from chopperd.api.app import build_api

@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.applications import Starlette
 

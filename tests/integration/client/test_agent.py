@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chopperd.client.agent import AgentClient
 from chopperd.config.load import load_config

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.clock import SystemClock
 from chopperd.devices.base import DeviceBackend

@@ -1,8 +1,7 @@
 """The NVML back end over the real binding and a fake driver; expected values by hand."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.devices.channel import PROBE_INTERVAL_NS
 from chopperd.model.devices import DeviceReading, ReadScope

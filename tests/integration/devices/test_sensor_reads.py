@@ -1,8 +1,7 @@
 """Single sensors read back to back through the real binding; values are the fake driver's."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.devices.base import ReadsSensors
 from chopperd.sampling.memory.layout import TIMED_SENSORS

@@ -1,6 +1,6 @@
 """Public case 39: what runs on a node does not add series."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chopperd.live.traced import TracedLedger
 from chopperd.model.live import TracedTotals

@@ -3,10 +3,10 @@
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from math import nan
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.live.node import LiveNode
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope

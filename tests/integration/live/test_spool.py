@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
+import msgspec
 import pytest
 
 from chopperd.errors import IngestError, IngestReason
@@ -130,7 +131,7 @@ def test_kept_and_refused_traces_make_room_the_largest_first_waiting_ones_do_not
     spool = opened(tmp_path)
     put(spool, b"w" * 100)
     kept = put(spool, b"k" * 60)
-    spool.retain(replace(kept.entry, state=TraceState.ANALYSED))
+    spool.retain(msgspec.structs.replace(kept.entry, state=TraceState.ANALYSED))
     for size in (40, 30):
         refused = put(spool, b"r" * size)
         spool.reject(refused.entry.id, f"{size}.json", "no trace")

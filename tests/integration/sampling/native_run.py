@@ -2,9 +2,10 @@
 
 import logging
 import sys
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
 
 from chopperd.sampling.native.library import NativeLibrary
 from tests.fakes.file_gpu import FileGpu

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.sampling.memory.layout import GpuState, Pace, Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter

@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.clock import SystemClock
 from chopperd.model.devices import GpuInfo, GpuProcess, Vendor
@@ -147,7 +147,7 @@ def test_only_a_new_list_is_taken_over(tmp_path: Path) -> None:
 
 def row(pid: int, started_s: float | None, **changes: object) -> ProcessRow:
     started_ns = None if started_s is None else round(started_s * S)
-    return replace(ProcessRow(pid=pid, started_unix_ns=started_ns), **changes)  # type: ignore[arg-type]
+    return replace(ProcessRow(pid=pid, started_unix_ns=started_ns), **changes)
 
 
 def test_rows_of_one_process_are_one_and_the_next_of_its_pid_ends_it() -> None:

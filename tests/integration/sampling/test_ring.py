@@ -3,11 +3,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from operator import ge
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.errors import StoreError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor

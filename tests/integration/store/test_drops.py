@@ -3,10 +3,10 @@
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.captures import DropQuery, DropState
 from chopperd.store.captures.schema import MIGRATIONS, migrate, version_of

@@ -4,10 +4,10 @@ import os
 import resource
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.reader import RecordedSamples

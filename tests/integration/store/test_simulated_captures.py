@@ -1,8 +1,9 @@
 """Reports on a simulated job, stored rank by rank as the agent does it."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from chopperd.model.captures import AnalysedTrace
 from chopperd.model.run import RunIdentity

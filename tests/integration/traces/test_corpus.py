@@ -4,7 +4,6 @@ import gzip
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, fields
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import cache
 from itertools import pairwise
@@ -14,6 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 
 from chopperd.model.trace import Damage, Trace
 from chopperd.traces.read.reader import read_trace
@@ -262,7 +262,10 @@ def found_rows(trace: Trace) -> dict[str, Counter[Row]]:
                 spans.external_id.tolist(),
                 spans.sequence.tolist(),
                 spans.forward_thread.tolist(),
-                [None if at < 0 else astuple(trace.shapes[at]) for at in spans.shapes.tolist()],
+                [
+                    None if at < 0 else structs.astuple(trace.shapes[at])
+                    for at in spans.shapes.tolist()
+                ],
                 told(trace, spans.collective),
                 strict=True,
             )
@@ -281,7 +284,7 @@ def found_rows(trace: Trace) -> dict[str, Counter[Row]]:
 
 
 def told(trace: Trace, column: np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[Row | None]:
-    return [None if at < 0 else astuple(trace.collectives[at]) for at in column.tolist()]
+    return [None if at < 0 else structs.astuple(trace.collectives[at]) for at in column.tolist()]
 
 
 def found_flows(trace: Trace) -> Counter[Row]:
@@ -315,10 +318,10 @@ def assert_same(one: Trace, other: Trace) -> None:
     assert one.functions == other.functions
     for table in ("records", "calls", "spans", "device_spans", "flows", "frames", "memory"):
         first, second = getattr(one, table), getattr(other, table)
-        for field in fields(first):
-            columns = getattr(first, field.name), getattr(second, field.name)
+        for name in first.__struct_fields__:
+            columns = getattr(first, name), getattr(second, name)
             assert columns[0].dtype == columns[1].dtype
-            assert np.array_equal(*columns), (table, field.name)
+            assert np.array_equal(*columns), (table, name)
 
 
 @pytest.fixture(params=NAMES)

@@ -3,10 +3,10 @@
 import gzip
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.errors import TraceFormatError
 from chopperd.traces.read import event_array, reader

@@ -6,10 +6,10 @@ import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace

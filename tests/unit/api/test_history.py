@@ -1,10 +1,10 @@
 """Histories: slices agree with one look at all, and unknown stays unknown."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.api.history import history
 from chopperd.model.kinds import Cause
@@ -33,7 +33,7 @@ class Held:
             return None
         columns = {
             name: getattr(self._samples, name)[keep]
-            for name in GpuSamples.__dataclass_fields__
+            for name in GpuSamples.__struct_fields__
             if name not in ("gpu", "limited_ns", "die_clocks_mhz")
         }
         return SampleSet(

@@ -1,7 +1,8 @@
 """Reports of runs built by hand for comparisons: GPUs, step times and what else a step has."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chopperd.model.memory import RankMemory, StepMemory
 from chopperd.model.report import DeviceSummary, Reference, ReportDocument
@@ -62,7 +63,7 @@ def run_of(
                 tail=nth == len(step_ms) + 1,
                 families=(family("k", "gemm", 700, None),) if nth else (),
             )
-            rows.append(replace(step, **of_row))  # type: ignore[arg-type]
+            rows.append(replace(step, **of_row))
     devices = tuple(
         DeviceSummary(
             device=rank,
@@ -95,12 +96,12 @@ def with_totals(document: ReportDocument, energy_j: float) -> ReportDocument:
 
 def with_memory(document: ReportDocument, warm_up: int, **values: object) -> ReportDocument:
     """The report with these figures of memory in every step of its first GPU."""
-    nothing: Mapping[str, None] = dict.fromkeys(StepMemory.__dataclass_fields__)
+    nothing: Mapping[str, None] = dict.fromkeys(StepMemory.__struct_fields__)
     steps = tuple(
         StepMemory(**{**nothing, "step": nth, "at_least": False, **values})  # type: ignore[arg-type]
         for nth in range(len(document.steps) // len(document.devices))
     )
-    every: Mapping[str, None] = dict.fromkeys(RankMemory.__dataclass_fields__)
+    every: Mapping[str, None] = dict.fromkeys(RankMemory.__struct_fields__)
     memory = tuple(
         RankMemory(
             **{  # type: ignore[arg-type]

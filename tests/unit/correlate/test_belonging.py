@@ -1,9 +1,8 @@
 """Samples of another time axis or another GPU, made from scenarios whose truth is known."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from bench.scenarios import Scenario, observe, scenario
 from chopperd.correlate import intervals

@@ -1,11 +1,10 @@
 """Shares of a loss by reason bits, by driver counters, and whole ns, by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.correlate.causes import (
     bit_shares,

@@ -1,8 +1,7 @@
 """Collectives by group: sizes and bandwidths worked out by hand, after nccl-tests' formulas."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.traffic import (
     MOST_KINDS,

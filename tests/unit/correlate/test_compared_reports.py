@@ -1,9 +1,8 @@
 """Which GPUs and steps of reports are compared, and what is refused: documents built by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.compared_reports import compare
 from chopperd.errors import IncomparableError

@@ -1,12 +1,12 @@
 """Drops by hand, and against plain loops over the whole stream."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector, DropRules

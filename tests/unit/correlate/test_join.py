@@ -1,9 +1,8 @@
 """One device joined with its samples: rows, labels, periods, coverage, by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.clock.lag import UNMEASURED_LAG_NS
 from chopperd.correlate.join import (

@@ -1,8 +1,7 @@
 """What a look at one AMD GPU makes of its block, and how a plan gives the same."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.devices.amd.sensors import AmdSensors, ExtraField, GpuTraits, causes_of
 from chopperd.devices.channel import PROBE_INTERVAL_NS, Call

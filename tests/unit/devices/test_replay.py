@@ -1,9 +1,8 @@
 """The expected readings are rows of `tests.fakes.samples.track`, read off by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.devices.replay import ReplayBackend
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from errno import EACCES, EIO, EPERM
 
+import msgspec
 import pytest
 
 from chopperd.diagnosis import driver_checks
@@ -243,7 +244,8 @@ def test_gpus_of_the_bus_that_the_driver_does_not_list_are_missed() -> None:
 
 def test_parts_of_a_card_are_not_taken_for_gpus() -> None:
     part = entry(0)
-    part = replace(part, info=replace(part.info, gpu="0.1", uuid="MIG-1", parent="0"))
+    info = msgspec.structs.replace(part.info, gpu="0.1", uuid="MIG-1", parent="0")
+    part = msgspec.structs.replace(part, info=info)
     facts = replace(HEALTHY, driver=replace(PROBE, inventory=inventory(entry(0), part)))
     assert only(list(driver_checks.gpus(facts))).text == "1 of 2 NVIDIA GPUs answer"
     whole = inventory(entry(0), entry(1), part)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from chopperd.diagnosis import checks
@@ -128,7 +129,7 @@ def viewed(**seen: int | bool | None) -> Facts:
     view = ProcessView(**seen)  # type: ignore[arg-type]
     inventory = HEALTHY.driver.inventory
     assert inventory is not None
-    driver = replace(HEALTHY.driver, inventory=replace(inventory, processes=view))
+    driver = replace(HEALTHY.driver, inventory=msgspec.structs.replace(inventory, processes=view))
     return replace(HEALTHY, driver=driver)
 
 

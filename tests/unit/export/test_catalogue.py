@@ -2,10 +2,10 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import get_args, get_type_hints
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.config.sections import MetricsConfig
 from chopperd.export.metric import Kind, Metric, Profile

@@ -1,8 +1,7 @@
 """Drops in a GPU's records, by hand, and their way to whoever keeps them."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from chopperd.live.drops import DropQueue, GpuDrops
 from chopperd.model.captures import GpuDrop

@@ -1,10 +1,9 @@
 """Live loss against peers, by hand."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.live.readings import BusyClock, BusyClocks, window_excess_s
 from chopperd.model.kinds import Cause

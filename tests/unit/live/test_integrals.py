@@ -1,13 +1,13 @@
 """Live integrals against hand computation and against a plain loop over intervals."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf, isnan, nan
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.live.integrals import LiveIntegrals, LongestPeriod
 from chopperd.model.devices import GpuInfo, Vendor

@@ -1,12 +1,12 @@
 """Time by clock bucket, by hand and against the live integrals."""
 
-from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.live.integrals import LiveIntegrals
 from chopperd.live.readings import ClockResidency

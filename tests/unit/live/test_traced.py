@@ -1,8 +1,7 @@
 """Sums over captures: they never fall, count a device once, and go when captures are old."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.live.traced import RECENT_NS, TracedLedger
 from chopperd.model.devices import GpuProcess

@@ -1,10 +1,9 @@
 """Messages between agent and worker as bytes."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.model.captures import AnalysedTrace
 from chopperd.model.kinds import KernelClass

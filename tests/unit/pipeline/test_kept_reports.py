@@ -1,9 +1,9 @@
 """Reports of traces as they are kept until others of their job are there."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.pipeline.frames import FrameError
 from chopperd.pipeline.reports import FileReport, composed

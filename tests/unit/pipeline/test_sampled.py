@@ -1,10 +1,10 @@
 """Reports on samples alone: figures by hand on constant clocks, verdicts on known truth."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import GpuInfo, Vendor
@@ -65,7 +65,7 @@ def gpu(
 
 def reported(*gpus: GpuSamples, **changes: object) -> SamplesReport:
     samples = SampleSet(gpus=gpus, asked_hz=float(HZ), node="n1", backend="nvml")
-    return report_samples(replace(samples, **changes), unix_ns=T0_NS)  # type: ignore[arg-type]
+    return report_samples(replace(samples, **changes), unix_ns=T0_NS)
 
 
 def codes(report: SamplesReport) -> list[str]:

@@ -5,10 +5,12 @@ clock is a fifth lower: 1200 instead of 1500 MHz, by the power supply.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.answers import TracedDrop
 from chopperd.model.devices import GpuInfo, Vendor
@@ -117,7 +119,7 @@ def test_a_drop_says_when_how_deep_why_and_what_ran() -> None:
     """A fifth of 6 s lost: 1.2 s. Differences: gemm 0.6, norm 0.5, communication 0.1."""
     (drop,) = Run().drops()
     ran = ((0.3, 0.9), (0.5, 0.0), (0.2, 0.1))
-    assert asdict(drop) == {
+    assert msgspec.to_builtins(drop) == {
         "gpu": "0",
         "rank": 3,
         "device": 0,

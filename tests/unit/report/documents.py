@@ -5,8 +5,9 @@ The full one is DESIGN's example: a 1412 ms step that loses 131 ms, GPU 5 the ho
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from chopperd.model.answers import Finding
 from chopperd.model.report import (
@@ -432,14 +433,8 @@ def without_clocks() -> ReportDocument:
             replace(d, gpu=None, uuid=None, mapping=None, reference=NO_REFERENCE)
             for d in full.devices
         ),
-        totals=tuple(
-            replace(r, **parts, gpu=None, waterfall_ns=clockless)  # type: ignore[arg-type]
-            for r in full.totals
-        ),
-        steps=tuple(
-            replace(r, **parts, gpu=None, waterfall_ns=clockless)  # type: ignore[arg-type]
-            for r in full.steps
-        ),
+        totals=tuple(replace(r, **parts, gpu=None, waterfall_ns=clockless) for r in full.totals),
+        steps=tuple(replace(r, **parts, gpu=None, waterfall_ns=clockless) for r in full.steps),
         notes=(Note(code="no_samples", text="no clock samples were given (--samples F)"),),
     )
 

@@ -1,9 +1,9 @@
 """Ranks that say nothing of their GPU, told by samples, confirmed over all files of their time."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.identity.by_signal import Agreement
 from chopperd.model.run import DeviceMap

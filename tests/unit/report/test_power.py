@@ -4,10 +4,9 @@ The numbers are those of a public case: read each 100 ms, the energy counter is 
 the last second goes 460, 400, 340, 400 W round and round.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.join import join_device
 from chopperd.model.samples import GpuSamples

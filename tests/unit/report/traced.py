@@ -5,9 +5,10 @@ last step is the tail. Samples come every 10 ms and read a constant clock.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import ReportDocument
@@ -28,8 +29,7 @@ TOP_MHZ = 2000.0
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One process's trace; every field has the value of an ordinary one."""
 
     rank: int | None = 0
@@ -144,7 +144,7 @@ def document(
 def node(clocks_mhz: Sequence[float], **changes: int) -> tuple[list[Job], SampleSet]:
     """A job with a rank a GPU, each at its clock; `changes` apply to the last rank."""
     jobs = [Job(rank=rank, uuid=f"GPU-{rank}") for rank in range(len(clocks_mhz))]
-    jobs[-1] = replace(jobs[-1], **changes)  # type: ignore[arg-type]
+    jobs[-1] = replace(jobs[-1], **changes)
     gpus = [sampled(index, clock) for index, clock in enumerate(clocks_mhz)]
     return jobs, sample_set(*gpus)
 

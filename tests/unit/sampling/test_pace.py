@@ -1,10 +1,10 @@
 """Which period is kept, and why: decided on times and looks that are written out."""
 
-from dataclasses import replace
 from math import nan
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import Cause

@@ -1,8 +1,8 @@
-from dataclasses import replace
 from math import nan
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import Cause

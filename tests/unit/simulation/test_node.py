@@ -1,7 +1,6 @@
-from dataclasses import asdict
-
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from bench.truth import limited_ns, mean_mhz
 from chopperd.model.devices import STATE_FIELDS, ReadScope

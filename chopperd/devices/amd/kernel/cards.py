@@ -5,9 +5,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import Array, c_char, create_string_buffer
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.devices.amd.block import MetricsLayout, MetricsSource, TornBlock
 from chopperd.devices.amd.identity import (

@@ -5,10 +5,12 @@ Not verified on hardware: the library is as its headers and sources describe it.
 
 from collections.abc import Iterable, Iterator
 from ctypes import addressof, c_uint32, create_string_buffer, sizeof
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.amd.backend import AmdBackend, AmdGpu
@@ -161,7 +163,7 @@ class AmdSmiBackend(AmdBackend[Processor]):
             kfd_node=None if is_split else whole.kfd_node,
         )
         fixed = calls.values_of(calls.fields_of(self._library, whole.handle, calls.FIXED))
-        info = replace(info, **fixed)  # type: ignore[arg-type]
+        info = replace(info, **fixed)
         yield self._add(info, whole, self._vendor_errors(whole))
         for part in parts if is_split else ():
             yield partition_info(info, part.partition, part.unique_id, part.kfd_node)

@@ -1,9 +1,8 @@
 """The correction for the clock's settling where a class begins, by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.clock.precision import TimingUncertainty
 from chopperd.correlate.clock.signal import LabelledSamples, RunningClass, border_correction_mhz

@@ -1,6 +1,5 @@
 """The governing die against an independent brute force: exact fractions, sample by sample."""
 
-from dataclasses import replace
 from fractions import Fraction
 from math import isnan
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.correlate.clock.governing import are_gated, governed, reported_dies
 from chopperd.model.samples import GpuSamples

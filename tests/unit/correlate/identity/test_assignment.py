@@ -1,12 +1,12 @@
 """GPUs told by samples alone: against nodes of known truth, and a brute force over permutations."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bench.assignment import nodes, outcome
 from chopperd.correlate.identity.by_signal import Agreement, agreement, assigned, best_assignment
@@ -33,7 +33,7 @@ def constant(samples: GpuSamples) -> GpuSamples:
         name: np.full(len(samples), float(np.nanmedian(getattr(samples, name))))
         for name in ("power_w", "activity_ratio", "sm_clock_mhz")
     }
-    return replace(samples, **values)  # type: ignore[arg-type]
+    return replace(samples, **values)
 
 
 @given(st.integers(1, 4), st.integers(0, 2), st.integers(0, 10_000))

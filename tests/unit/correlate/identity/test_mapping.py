@@ -1,10 +1,9 @@
 """Which GPU a trace's device is: every rule, their order, and all that must not be guessed."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.correlate.identity.mapping import Traced, map_device
 from chopperd.errors import ConfigError

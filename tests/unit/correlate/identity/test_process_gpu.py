@@ -1,8 +1,7 @@
 """The GPU of a trace by its process: what the driver listed, what it saw, and what is not told."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.identity.by_process import Match, TracedProcess, gpu_of_process
 from chopperd.correlate.identity.mapping import Traced, map_device

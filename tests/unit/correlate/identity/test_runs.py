@@ -1,9 +1,9 @@
 """Which traces are of one run, against partitions worked out by hand."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.identity.runs import is_rival, runs_of, why_unrelated
 from chopperd.model.run import ProcessGroup, RunIdentity
@@ -31,7 +31,7 @@ def rank(
         end_unix_ns=begin_ns + 3 * S,
         steps=steps,
     )
-    return replace(identity, **said)  # type: ignore[arg-type]
+    return replace(identity, **said)
 
 
 def group(name: str, ranks: list[int]) -> ProcessGroup:

@@ -77,7 +77,7 @@ def steps(*edges: tuple[float, float]) -> list[Step]:
 
 def step_memory(step: int = 0, **figures: int | None) -> StepMemory:
     """One step's figures, of which all others are unknown."""
-    unknown = dict.fromkeys(StepMemory.__slots__)
+    unknown = dict.fromkeys(StepMemory.__struct_fields__)
     every = {**unknown, "step": step, "at_least": False, **figures}
     return StepMemory(**every)  # type: ignore[arg-type]
 

@@ -1,12 +1,12 @@
 """Alignments by hand, and against a table filled cell by cell."""
 
 from bisect import bisect_left
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.correlate.memory.alignment import Requests, align
 

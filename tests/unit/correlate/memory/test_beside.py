@@ -1,9 +1,8 @@
 """Correlations with known truth, by hand and over drawn steps; offload by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.memory.beside import StepClock, beside_clock, correlations, offload
 from chopperd.correlate.memory.verdict import device_memory

@@ -161,5 +161,5 @@ def test_rows_are_better_than_a_snapshot_for_totals_and_calls_for_segments() -> 
 
 def test_no_figures_are_known_of_a_step_without_evidence() -> None:
     found = figures(TWO, None)[0]
-    unknown: Figures = {name: getattr(found, name) for name in StepMemory.__slots__}
+    unknown: Figures = {name: getattr(found, name) for name in StepMemory.__struct_fields__}
     assert {name for name, value in unknown.items() if value is not None} == {"step", "at_least"}

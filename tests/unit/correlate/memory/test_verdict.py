@@ -1,9 +1,8 @@
 """Warm-up, ratios and verdicts of a device's steps, by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.memory.calls import HostCalls
 from chopperd.correlate.memory.verdict import device_memory, trace_memory, warm_up_steps

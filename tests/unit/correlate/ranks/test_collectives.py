@@ -1,9 +1,8 @@
 """The columns of a rank's collectives: from a timeline by hand, packed and joined."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.ranks import collectives
 from chopperd.correlate.ranks.collectives import (

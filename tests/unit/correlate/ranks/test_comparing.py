@@ -1,9 +1,8 @@
 """Waits, lateness and causes of small jobs, worked out by hand; and against a brute force."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.ranks.comparing import (
     Judgement,

@@ -1,9 +1,8 @@
 """Which collective is which over ranks: small jobs, the pairs written down by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.ranks.matching import Matches, match
 from tests.unit.correlate.ranks.building import ALL_REDUCE, BROADCAST, SEND, US, Coll, rank

@@ -1,8 +1,7 @@
 """Peers, excess and the critical device, worked out by hand for small nodes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report_rows import ExposedComm
 from chopperd.report.build.summary import across_devices, own_times_ns

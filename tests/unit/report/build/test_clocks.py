@@ -1,10 +1,10 @@
 """The clock part of a row from hand-made columns: NaN becomes None, known numbers stay."""
 
-from dataclasses import replace
 from math import nan
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.groups import GroupTotals
 from chopperd.correlate.join import RowClocks, join_device
@@ -77,7 +77,7 @@ def test_causes_without_loss_are_left_out_and_the_rest_sums_to_it() -> None:
 
 def test_without_a_reference_every_figure_of_the_loss_is_none() -> None:
     dvfs = dvfs_of(joined([990.0] * 11), None, 0)
-    assert {getattr(dvfs, name) for name in dvfs.__slots__} == {None}
+    assert {getattr(dvfs, name) for name in dvfs.__struct_fields__} == {None}
 
 
 def test_means_of_samples_leave_out_what_was_not_read() -> None:

@@ -4,10 +4,9 @@ The job computes in three steps; its samples are 10 ms apart and all of one seco
 sample sees all others around it.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.devices import Vendor
 from chopperd.model.report_rows import ClockDies, RowClock

@@ -1,9 +1,9 @@
 """Documents of one and of several traces: selection, notes, and what is common to all."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.errors import StepNotFoundError
 from chopperd.model.report import Note

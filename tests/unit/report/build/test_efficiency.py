@@ -1,10 +1,10 @@
 """Efficiency of a whole report's rows and its table, from a trace whose figures are round."""
 
 import csv
-from dataclasses import replace
 from io import StringIO
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Efficiency, Family, Part

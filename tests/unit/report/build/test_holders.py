@@ -1,9 +1,8 @@
 """How many holders a row has room for; its sums stay whole."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.holding import HELD_ROWS, HeldTotals
 from chopperd.model.report_rows import OTHER_PARTS

@@ -1,9 +1,9 @@
 """Kinds of loss: each is counted somewhere, and told wherever kinds are listed."""
 
 import json
-from dataclasses import fields
 
 import msgspec
+from msgspec.structs import fields
 
 from chopperd.model.report import LostKind
 from chopperd.model.trace import Damage

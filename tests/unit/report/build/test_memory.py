@@ -1,6 +1,6 @@
 """Memory beside the clock of its steps, and its table: figures of two steps by hand."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chopperd.model.memory import MemoryCorrelation, RankMemory, StepMemory
 from chopperd.model.report import FrameworkSummary, ReportDocument
@@ -61,7 +61,7 @@ def memory(**changes: object) -> RankMemory:
         verdict_text="2 retries, 0 times out of memory",
         reasons=("near_limit",),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def shown(document: ReportDocument, *found: RankMemory) -> list[str]:

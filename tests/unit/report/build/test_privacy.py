@@ -1,10 +1,10 @@
 """Names as a site wants them shown; expected values worked out by hand."""
 
 import hashlib
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.answers import Held, HolderKind
 from chopperd.model.report import ReportDocument

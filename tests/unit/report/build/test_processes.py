@@ -1,6 +1,6 @@
 """Which files are of one process, which are rivals, and which GPU is claimed twice."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chopperd.model.run import device_map_of
 from chopperd.report.build.clocked_device import JoinOptions

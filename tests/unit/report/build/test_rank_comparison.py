@@ -1,8 +1,7 @@
 """Ranks of a job compared: wait, transfer, critical device, and who is late, worked out by hand."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.answers import RanksSummary
 from chopperd.model.report import ReportDocument

@@ -1,6 +1,6 @@
 """What is said of the times of a ROCm trace: worked out by hand."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chopperd.model.timeline import ClockDrift, DeviceTimeline
 from chopperd.report.build.trace_notes import rocm_notes

@@ -1,9 +1,8 @@
 """Rows of one trace: identities, lengths, clocks, and None for all that is not known."""
 
-from dataclasses import fields, replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report_rows import UNKNOWN_PART, Row
 from chopperd.report.build.rows import rfc3339
@@ -78,7 +77,7 @@ def test_a_step_without_work_on_any_device_is_a_host_row() -> None:
     (row,) = report.host_steps
     assert (row.step, row.device, row.gpu, row.host_only) == (3, None, None, True)
     assert row.marker_ns == 100 * MS
-    measured = {field.name for field in fields(Row)} - {
+    measured = {name for name in Row.__struct_fields__} - {
         *("job", "run", "rank", "step", "step_source", "partial", "partial_reasons", "host_only"),
         *("tail", "accumulation", "micro_steps", "marker_start_unix_ns", "marker_ns", "families"),
     }

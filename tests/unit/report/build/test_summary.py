@@ -1,10 +1,10 @@
 """The run in one look: pooling of rows and their intervals, by hand."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import hypot, nan, pi, sqrt
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report import Reference
 from chopperd.model.report_rows import (

@@ -1,9 +1,8 @@
 """One trace with its samples: mapping, references, alignment, and what must be said of it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.belonging import Belonging
 from chopperd.correlate.clock.lag import LagEstimate
@@ -517,9 +516,7 @@ def test_several_devices_of_one_process_are_rows_of_their_own() -> None:
 def held(clock_mhz: float = 1500.0, causes: int = 0, **gpu: object) -> GpuSamples:
     samples = sampled(clock_mhz=clock_mhz)
     return replace(
-        samples,
-        gpu=replace(samples.gpu, **gpu),  # type: ignore[arg-type]
-        causes=np.full(len(samples), causes, np.int64),
+        samples, gpu=replace(samples.gpu, **gpu), causes=np.full(len(samples), causes, np.int64)
     )
 
 

@@ -1,9 +1,9 @@
 """Traffic of a whole report's rows and its tables, from a trace whose figures are round."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import CollectiveTraffic, Contention, CopyTraffic, Family

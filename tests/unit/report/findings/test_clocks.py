@@ -4,9 +4,9 @@ Eight GPUs lose 10 ms of a 100 ms step to their power cap; GPU 5 may lose 6 ms m
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.answers import Finding
 from chopperd.model.report import CauseShare, GpuLine, Note, ReportDocument

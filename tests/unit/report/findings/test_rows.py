@@ -1,9 +1,9 @@
 """Findings on rows, ranks and the measurement: when each fires, by documents made by hand."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.answers import ChopperTimes, Finding, Held, RankLine, RanksSummary
 from chopperd.model.memory import MemoryVerdict
@@ -47,8 +47,8 @@ def with_rows(
     return replace(
         document,
         summary=summary,
-        totals=tuple(replace(row, **changed) for row in document.totals),  # type: ignore[arg-type]
-        steps=tuple(replace(row, **changed) for row in document.steps),  # type: ignore[arg-type]
+        totals=tuple(replace(row, **changed) for row in document.totals),
+        steps=tuple(replace(row, **changed) for row in document.steps),
     )
 
 
@@ -91,10 +91,7 @@ def holder(
 
 
 def changed_rows(document: ReportDocument, **changes: object) -> ReportDocument:
-    return replace(
-        document,
-        steps=tuple(replace(row, **changes) for row in document.steps),  # type: ignore[arg-type]
-    )
+    return replace(document, steps=tuple(replace(row, **changes) for row in document.steps))
 
 
 def only(found: Sequence[Finding]) -> Finding:
@@ -396,7 +393,7 @@ def straggler(rank: int | None, late_ms: float, **changes: object) -> RankLine:
         cause_ns=round(late_ms * MS),
         wait_caused_ns=21 * MS,
     )
-    return replace(line, **changes)  # type: ignore[arg-type]
+    return replace(line, **changes)
 
 
 def with_ranks(document: ReportDocument, *lines: RankLine) -> ReportDocument:

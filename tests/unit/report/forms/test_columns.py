@@ -1,4 +1,5 @@
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopperd.model.report import TraceSummary
 from chopperd.model.report_rows import Row
@@ -61,8 +62,7 @@ def test_counts_by_name_are_one_text() -> None:
 
 
 def test_what_is_not_finite_is_unknown() -> None:
-    @dataclass(frozen=True)
-    class Number:
+    class Number(Struct, frozen=True):
         value_mhz: float | None
 
     numbers = [Number(1.5), Number(float("nan")), Number(float("inf")), Number(None)]

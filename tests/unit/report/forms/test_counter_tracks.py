@@ -4,12 +4,12 @@ The job: steps of 100 ms from T0 on, compute in the first 80 ms of each; samples
 """
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples

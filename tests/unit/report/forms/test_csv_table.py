@@ -1,7 +1,8 @@
 import csv
-from dataclasses import replace
 from io import StringIO
 from math import nan
+
+from msgspec.structs import replace
 
 from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.report import ReportDocument

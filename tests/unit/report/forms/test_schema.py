@@ -1,11 +1,11 @@
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import resources
 from math import nan
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report import ReportDocument
 from chopperd.report.forms.schema import SCHEMA_FILE, encode_json, encode_schema, report_schema

@@ -1,10 +1,9 @@
 """What is printed of compared runs, of hand-made comparisons: no more than may be said."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.compared_reports import compare
 from chopperd.model.comparison import ComparisonDocument, Difference
@@ -85,7 +84,7 @@ def test_what_is_not_slower(factor: float, answer: str, label: str) -> None:
 
 def with_step(document: ComparisonDocument, **changed: object) -> ComparisonDocument:
     first = document.comparisons[0]
-    step: Difference = replace(first.step, **changed)  # type: ignore[arg-type]
+    step: Difference = replace(first.step, **changed)
     return replace(document, comparisons=(replace(first, step=step),))
 
 

@@ -1,8 +1,7 @@
 """The first screen of hand-built documents, word for word."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.answers import Held, RankLine, RanksSummary
 from chopperd.model.report import CauseShare, Note, Reference, ReportDocument, Summary
@@ -26,7 +25,7 @@ def line(document: ReportDocument, label: str) -> str:
 
 def with_summary(document: ReportDocument, **changes: object) -> ReportDocument:
     assert isinstance(document.summary, Summary)
-    return replace(document, summary=replace(document.summary, **changes))  # type: ignore[arg-type]
+    return replace(document, summary=replace(document.summary, **changes))
 
 
 UNCERTAIN = (
@@ -415,7 +414,7 @@ def with_lines(**changes: object) -> ReportDocument:
     """The document with all of its GPUs changed."""
     document = eight_gpus()
     assert document.summary is not None
-    lines = tuple(replace(each, **changes) for each in document.summary.gpus)  # type: ignore[arg-type]
+    lines = tuple(replace(each, **changes) for each in document.summary.gpus)
     return with_summary(document, gpus=lines)
 
 

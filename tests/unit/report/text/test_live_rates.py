@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.live import LiveTotals
 from chopperd.report.text.live_pages import lost_ratios, lost_s, window

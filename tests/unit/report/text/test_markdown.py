@@ -1,6 +1,6 @@
 """The report as Markdown: what GitHub renders of it, and that names cannot become markup."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chopperd.model.report import Note
 from chopperd.report.text.report import escaped, render_markdown

@@ -1,8 +1,7 @@
 """Tables of operations, layers and phases: sums over devices, what is unknown, what is cut."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report import (
     PARTS_BY,

@@ -1,8 +1,7 @@
 """Expected shares are worked out by hand from the figures in `documents.row`."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.report_rows import Dvfs, Row
 from chopperd.report.text.trust import Share, pooled_share, row_share

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.devices import DeviceReading, GpuProcess
 from chopperd.model.live import (

@@ -1,7 +1,7 @@
 import json
 import re
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.console import Group
 
 from chopperd.model.captures import JobEntry, TraceState

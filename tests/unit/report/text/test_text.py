@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.answers import DropShare, Held, RankLine, RanksSummary, TracedDrop
 from chopperd.model.report import By, Note, ReportDocument, Summary

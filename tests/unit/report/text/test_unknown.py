@@ -5,11 +5,12 @@ Every number that may be unknown is made so; no page then has a 0 that it did no
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 
 from chopperd.model.captures import DropState, GpuDrop
@@ -29,7 +30,7 @@ ZERO = re.compile(r"(?<![\w.,+-])0(?:\.0+)?(?![\w.,])")
 
 def drop() -> GpuDrop:
     numbers = {
-        each.name: 7.0 for each in fields(GpuDrop) if each.name.endswith(("_s", "_mhz", "_ratio"))
+        name: 7.0 for name in GpuDrop.__struct_fields__ if name.endswith(("_s", "_mhz", "_ratio"))
     }
     numbers |= {name: 70.0 for name in ("onset_power_w", "mean_power_w")}
     numbers |= {name: 70.0 for name in ("onset_temperature_c", "mean_temperature_c")}
@@ -55,22 +56,22 @@ KEYS = frozenset({"step", "device", "rank", "gpu", "job", "run"})
 
 def blanked(record: T, *, nested: bool) -> T:
     """A record with its numbers unknown that may be; `nested`: whole records that may be, too."""
-    assert is_dataclass(record)
+    assert isinstance(record, Struct)
     hints = get_type_hints(type(record))
     changes: dict[str, Any] = {}
-    for field in fields(record):
-        value, kinds = getattr(record, field.name), get_args(hints[field.name])
-        may_be_unknown = type(None) in kinds and field.name not in KEYS
+    for name in record.__struct_fields__:
+        value, kinds = getattr(record, name), get_args(hints[name])
+        may_be_unknown = type(None) in kinds and name not in KEYS
         is_number = not {int, float}.isdisjoint(kinds)
-        if may_be_unknown and (is_number or (nested and is_dataclass(value))):
-            changes[field.name] = None
-        elif is_dataclass(value):
-            changes[field.name] = blanked(value, nested=nested)
+        if may_be_unknown and (is_number or (nested and isinstance(value, Struct))):
+            changes[name] = None
+        elif isinstance(value, Struct):
+            changes[name] = blanked(value, nested=nested)
         elif isinstance(value, tuple):
-            changes[field.name] = tuple(
-                blanked(each, nested=nested) if is_dataclass(each) else each for each in value
+            changes[name] = tuple(
+                blanked(each, nested=nested) if isinstance(each, Struct) else each for each in value
             )
-    return replace(record, **changes)  # type: ignore[type-var]
+    return replace(record, **changes)
 
 
 def zeros(page: RenderableType) -> int:

@@ -1,9 +1,8 @@
 """Which GPU keeps which label when the driver counts anew."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.memory.ring import merged_gpus, place_of, places_of

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.captures import StepQuery, TraceState
 from chopperd.model.services import StepSource

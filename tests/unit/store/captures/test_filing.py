@@ -1,9 +1,8 @@
 """Which traces form a capture, against connected components found by hand."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.model.captures import AnalysedTrace, Filed, StepQuery
 from chopperd.store.captures.capture_store import CaptureStore

@@ -1,6 +1,5 @@
 """Chunks as bytes and back, and the resolution in which samples are kept."""
 
-from dataclasses import replace
 from io import BytesIO
 
 import msgspec
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.errors import StoreError
 from chopperd.model.kinds import Cause

@@ -1,7 +1,7 @@
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.trace import TraceDevice, TraceMeta
 from chopperd.traces.read import meta

@@ -2,12 +2,12 @@
 
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from io import BytesIO
 from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.memory import MemorySnapshot, SnapshotAction
 from chopperd.traces.read.snapshot import aligned, reply_to, snapshots_of

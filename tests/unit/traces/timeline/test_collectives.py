@@ -1,8 +1,7 @@
 """Collectives of kernels, and families of RCCL's one kernel, by metadata and by names around."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.model.timeline import Timeline

@@ -1,10 +1,9 @@
 """Whole traces laid out: small ones by hand, random ones against plain Python."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.correlate import intervals
 from chopperd.model.kinds import CopyDirection, KernelClass
