@@ -12,7 +12,7 @@ from typing import Final
 from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, print_report, pss_mib, wait_until
 from bench.markdown import Figure, figure_table, table
 from bench.processes import cpu_ns
-from chopperd.pipeline.simulated import finish_trace, write_traces
+from chopperd.cli.demo import finish_trace, write_traces
 from chopperd.units import NS_PER_S
 
 MOST_MIB: Final = 120.0

@@ -19,6 +19,7 @@ from typing import Final
 
 from bench.markdown import table
 from chopperd.cli import run
+from chopperd.cli.demo import simulated_traces
 from chopperd.clock import SystemClock
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.registry import open_backend
@@ -26,7 +27,6 @@ from chopperd.export.metric import Profile
 from chopperd.export.rendering import MetricsText
 from chopperd.live.node import LiveNode
 from chopperd.model.live import NodeSnapshot, SamplerCondition, SamplerLive
-from chopperd.pipeline.simulated import simulated_traces
 from chopperd.sampling.memory.layout import RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader

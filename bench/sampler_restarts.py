@@ -23,8 +23,7 @@ from typing import Final
 from bench.agents import print_report, wait_until
 from bench.markdown import Figure, figure_table
 from chopperd.clock import SystemClock
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from tests.integration.sampling.supervised import SCRIPT
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from chopperd.model.safe_text import visible, visible_lines
+from chopperd.safe_text import visible, visible_lines
 
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -7,8 +7,7 @@ from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 
 if TYPE_CHECKING:

@@ -11,11 +11,14 @@ from chopperd import __version__
 from chopperd.cli import options
 from chopperd.cli.output import complain, print_comparison, reading_progress
 from chopperd.config.load import DEFAULT_PATH, load_config
-from chopperd.errors import ConfigError, IncomparableError
+from chopperd.errors import ConfigError, IncomparableError, UnrelatedTracesError
 
 if TYPE_CHECKING:
     from chopperd.model.comparison import ComparisonDocument
+    from chopperd.model.report import ReportDocument
+    from chopperd.pipeline.reports import Progress, ReportOptions, Samples
 
+_EACH: Final = "Traces of one side are one run: write a report on each run, and compare the reports"
 #: Stands for `--`, which click would take out: a path that no file can have.
 _BETWEEN: Final = "/dev/null/--"
 
@@ -97,12 +100,57 @@ def _ratio(text: str) -> float:
     return value
 
 
+def read_side(
+    paths: Sequence[Path],
+    *,
+    samples: "Samples",
+    options: "ReportOptions",
+    progress: "Progress | None" = None,
+) -> "tuple[ReportDocument, ...]":
+    """Return the reports of one side: those in files, and one on all its traces.
+
+    Args:
+        paths: Reports in JSON (each is a run), traces (all of one run), and at most one file of
+            samples for these.
+        samples: Those of traces without a file of samples.
+        options: Of reports on traces.
+        progress: As of `report_files`.
+
+    Raises:
+        ConfigError: There are samples and no trace, or several files of them.
+        StoreError, TraceFormatError, UnrelatedTracesError: A file can't be used.
+    """
+    from chopperd.pipeline.reports import CHOOSE, report_files
+    from chopperd.report.forms.schema import read_document
+    from chopperd.store.samples.files import read_samples
+    from chopperd.traces.read.sniff import is_kineto, is_report
+
+    traces = [path for path in paths if is_kineto(path)]
+    reports = [path for path in paths if path not in traces and is_report(path)]
+    others = [path for path in paths if path not in traces and path not in reports]
+    if len(others) > 1 or (others and not traces):
+        listed = ", ".join(map(str, others))
+        for path in others:
+            read_samples(path)  # says what is wrong with a file that is none
+        why = "one file of samples a side" if traces else "samples have no steps: add the traces"
+        raise ConfigError([f"{listed}: {why}"])
+    found = [read_document(path) for path in reports]
+    if traces:
+        clocks = read_samples(others[0]) if others else samples
+        try:
+            of_traces = report_files(traces, samples=clocks, options=options, progress=progress)
+        except UnrelatedTracesError as error:
+            why = str(error).removesuffix(CHOOSE)
+            raise UnrelatedTracesError(f"{why}{_EACH}") from error
+        found.append(of_traces)
+    return tuple(found)
+
+
 def _compared(
     sides: Sequence[Sequence[Path]], allow: Sequence[options.Allowed], config: Path | None
 ) -> "ComparisonDocument":
     from chopperd.cli.recording import samples_to_join
     from chopperd.correlate.compared_reports import compare as compare_reports
-    from chopperd.pipeline.comparing import read_side
 
     settings = load_config(config or DEFAULT_PATH)
     how, samples = options.report_options(settings), samples_to_join(settings, None)

@@ -16,7 +16,7 @@ from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, effective, load_config
 from chopperd.config.paths import own_command
 from chopperd.errors import BackendUnavailableError, ConfigError
-from chopperd.model.safe_text import visible_lines
+from chopperd.safe_text import visible_lines
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,7 +35,7 @@ _ROOT: Final = Path("/")
 def doctor(backend: str | None, form: options.ListFormat, config: Path | None) -> None:
     """Check what chopperd needs on this machine, and say how to fix it; exit 1 on a problem."""
     from chopperd.diagnosis.checks import findings
-    from chopperd.diagnosis.findings import diagnosis_page, encode_findings, problem_count
+    from chopperd.diagnosis.facts import diagnosis_page, encode_findings, problem_count
 
     found = findings(_facts(backend, config or DEFAULT_PATH))
     if form == "json":

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from chopperd.errors import ConfigError
-from chopperd.model.safe_text import visible, visible_lines
+from chopperd.safe_text import visible, visible_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

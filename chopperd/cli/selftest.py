@@ -61,9 +61,8 @@ def selftest(
 
     Exit status: 0 if it does, 1 if not, 3 without a GPU or torch, or if the GPU is in use.
     """
-    from chopperd.selftest.findings import encode_findings, render_findings
+    from chopperd.selftest.findings import Outcome, encode_findings, render_findings
     from chopperd.selftest.protocol import LOAD_SCRIPT, LoadPlan
-    from chopperd.selftest.verdict import Outcome
 
     name = backend or _AUTO
     chosen = _idle_gpu(name, gpu, anyway=anyway)

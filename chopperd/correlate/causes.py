@@ -9,8 +9,8 @@ from msgspec import Struct
 from chopperd.correlate.clock.signal import ClassClock
 from chopperd.model import kinds
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.plausible import most_limited_ns
 from chopperd.model.samples import GpuSamples
+from chopperd.plausible import most_limited_ns
 
 #: A cause whose counter rose by less of a piece was not in force there.
 MIN_COUNTER_SHARE: Final = 0.05

@@ -24,7 +24,6 @@ from chopperd.correlate.clock.signal import (
 )
 from chopperd.correlate.contention import exposed_by_class_ns
 from chopperd.correlate.efficiency import EfficiencyTotals, MatrixKernels, type_times_ns
-from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.groups import (
     GroupSums,
     GroupTotals,
@@ -36,7 +35,14 @@ from chopperd.correlate.groups import (
 )
 from chopperd.correlate.holding import HeldTotals, held_totals
 from chopperd.correlate.intervals import lengths_ns
-from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
+from chopperd.correlate.losses import (
+    CeilingLoss,
+    MeanClock,
+    WindowEnergy,
+    ceiling_loss,
+    mean_clock,
+    window_energy,
+)
 from chopperd.correlate.traffic import ChopperTotals, Traffic, traffic_of
 from chopperd.correlate.waterfall import (
     BusyMasks,

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from chopperd.devices.faults import CallFailedError, DeviceFaults
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from chopperd.errors import (
     UnsupportedFieldError,
 )
 from chopperd.model.devices import FieldProbe, GpuInfo, GpuProcess
-from chopperd.model.plausible import PID
+from chopperd.plausible import PID
 
 logger = logging.getLogger(__name__)
 

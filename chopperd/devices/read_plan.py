@@ -13,7 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, TypeAlias, TypedDict
 
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 
 #: Enough for a `pthread_mutex_t` of any C library; on Linux all zeros is an unlocked mutex.
 _MUTEX_BYTES: Final = 64

@@ -4,8 +4,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from chopperd.diagnosis.driver_checks import named, refusals
-from chopperd.diagnosis.facts import AMD_BACKENDS, AmdCard, AmdSmi, DeviceNode, Facts
-from chopperd.diagnosis.findings import Finding, ok, problem, unknown
+from chopperd.diagnosis.facts import (
+    AMD_BACKENDS,
+    AmdCard,
+    AmdSmi,
+    DeviceNode,
+    Facts,
+    Finding,
+    ok,
+    problem,
+    unknown,
+)
 
 #: This back end reads the kernel's files; it needs neither device files nor a library.
 _BY_FILES: Final = "amdgpu"

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from chopperd.diagnosis import amd_checks, driver_checks
-from chopperd.diagnosis.facts import AMD_BACKENDS, Facts
-from chopperd.diagnosis.findings import Finding, ok, problem, unknown
+from chopperd.diagnosis.facts import AMD_BACKENDS, Facts, Finding, ok, problem, unknown
 from chopperd.report.text.inventory import process_words
 from chopperd.units import NS_PER_MS, NS_PER_S
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from chopperd.diagnosis.facts import DeviceNode, Facts
-from chopperd.diagnosis.findings import Finding, ok, problem, unknown
+from chopperd.diagnosis.facts import DeviceNode, Facts, Finding, ok, problem, unknown
 from chopperd.model.devices import Inventory
 
 _GROUP_READ_WRITE: Final = 0o060

@@ -12,7 +12,7 @@ from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import CAUSES, OUTRANKED, PROTECTIONS, Cause, has_protection, ranked
 from chopperd.model.live import LiveTotals
-from chopperd.model.plausible import EnergyCounter, most_limited_ns
+from chopperd.plausible import EnergyCounter, most_limited_ns
 from chopperd.sampling.memory.layout import Records
 from chopperd.units import HZ_PER_MHZ, NS_PER_S
 

@@ -13,8 +13,7 @@ from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import GpuState, Pace
 from chopperd.sampling.memory.slow_state import SlowStateWriter
-from chopperd.sampling.pace import Pacer
-from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
+from chopperd.sampling.schedule import Pacer, Schedule, Tick, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 

@@ -8,7 +8,7 @@ from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError
 from chopperd.sampling.memory.layout import GpuState, SamplerState
 from chopperd.sampling.memory.ring_reader import RingReader, is_laid_out
-from chopperd.sampling.restarts import ExitStatus
+from chopperd.sampling.settings import ExitStatus
 from chopperd.units import NS_PER_S
 
 

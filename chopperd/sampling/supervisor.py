@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError, StoreError
-from chopperd.sampling.restarts import ExitStatus, RestartPolicy, Restarts, SamplerFailure
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import (
+    ExitStatus,
+    RestartPolicy,
+    Restarts,
+    SamplerFailure,
+    SamplerSettings,
+)
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from chopperd.pipeline.simulated import simulated_traces
+from chopperd.cli.demo import simulated_traces
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
 from chopperd.store.recorder.reader import RecordedSamples

@@ -10,8 +10,8 @@ from typing import Final
 import httpx
 import pytest
 
+from chopperd.cli.demo import simulated_traces
 from chopperd.clock import SystemClock
-from chopperd.pipeline.simulated import simulated_traces
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S

@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from chopperd.selftest.findings import Findings
-from chopperd.selftest.verdict import Outcome
+from chopperd.selftest.findings import Findings, Outcome
 from chopperd.store.samples.files import read_samples
 from chopperd.units import NS_PER_MS
 from tests.e2e.running import SLACK, Chopperd

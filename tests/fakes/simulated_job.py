@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from bench.truth import RankTruth, rank_truth
+from chopperd.cli.demo import simulated_traces
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.pipeline.simulated import simulated_traces
 from chopperd.sampling.memory.layout import SCOPES
 from chopperd.sampling.schedule import period_ns_of, staggered_schedule
 from chopperd.simulation.node import SimulatedNode

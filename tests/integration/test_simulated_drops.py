@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.cli.demo import demo_spec
+from chopperd.cli.demo import demo_spec, simulated_traces
 from chopperd.model.answers import TracedDrop
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.pipeline.sampled import report_samples
-from chopperd.pipeline.simulated import simulated_traces
 from chopperd.report.text.report import render_text
 from chopperd.simulation.node import SimulatedNode
 from chopperd.units import NS_PER_S

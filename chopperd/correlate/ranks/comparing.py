@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct
 
 from chopperd.correlate.intervals import difference, intersection, lengths_ns, union
-from chopperd.correlate.peers import MIN_PEERS, NAMED_DEVIATIONS, NAMED_RATIO
 from chopperd.correlate.ranks.collectives import RankCollectives
 from chopperd.correlate.ranks.matching import Matches
+from chopperd.correlate.ranks.peers import MIN_PEERS, NAMED_DEVIATIONS, NAMED_RATIO
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.timeline import Intervals
 

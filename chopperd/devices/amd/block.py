@@ -21,7 +21,7 @@ from chopperd.devices.read_plan import (
     PlannedCall,
 )
 from chopperd.errors import TransientDeviceError
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 from chopperd.units import NS_PER_S
 
 #: All ones in a number's width means "not reported".

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from chopperd import plausible
 from chopperd.devices.amd import table
 from chopperd.devices.amd.block import HEADER_OFFSET, STILL_NS, BlockCall, BlockNumber
 from chopperd.devices.channel import Call, Channel
@@ -16,9 +17,8 @@ from chopperd.devices.read_plan import (
     ReadPlan,
     Slot,
 )
-from chopperd.model import plausible
 from chopperd.model.devices import ReadScope
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 
 if TYPE_CHECKING:
     from chopperd.devices.amd.sensors import AmdSensors

@@ -10,7 +10,7 @@ from chopperd.devices.amd import table
 from chopperd.devices.amd.block import Block, BlockNumber
 from chopperd.devices.read_plan import NumberKind
 from chopperd.model.kinds import Cause
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from chopperd.devices.faults import DeviceFaults
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope, lowest_running_mhz
 from chopperd.model.kinds import CAUSES, Cause
-from chopperd.model.plausible import DIE_CLOCK_MHZ, Bounds
+from chopperd.plausible import DIE_CLOCK_MHZ, Bounds
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chopperd.model import plausible
+from chopperd import plausible
 from chopperd.model.kinds import Cause
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 
 #: `GpuInfo.power_source`.
 POWER_INSTANT: Final = "instant"

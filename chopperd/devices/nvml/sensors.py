@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
+from chopperd import plausible
 from chopperd.devices.channel import Call, Channel, EnergyCheck, Verdict
 from chopperd.devices.faults import DeviceFaults
 from chopperd.devices.nvml import planning, table
@@ -21,10 +22,9 @@ from chopperd.devices.nvml.identity import SystemMemory
 from chopperd.devices.nvml.table import Direct, Method, Sensor
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import DeviceLostError
-from chopperd.model import plausible
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 
 _NOTHING: Final = DeviceReading()
 

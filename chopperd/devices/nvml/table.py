@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from chopperd import plausible
 from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD
 from chopperd.devices.read_plan import NumberKind
-from chopperd.model import plausible
 from chopperd.model.kinds import Cause
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 from chopperd.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 
 #: `GpuInfo.power_source`: the GPU's power at this instant, that of its whole module, or the mean

@@ -19,7 +19,7 @@ from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.kinds import CAUSES
 from chopperd.model.report import HostPart, HostTime, ReportDocument
 from chopperd.model.report_rows import Row
-from chopperd.model.safe_text import csv_text
+from chopperd.safe_text import csv_text
 
 Value: TypeAlias = int | float | bool | str | None
 Kind: TypeAlias = type[int] | type[float] | type[bool] | type[str]

@@ -10,7 +10,6 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from chopperd.model.comparison import ROW, STEP, Comparison, ComparisonDocument, Difference, Side
-from chopperd.model.safe_text import visible_json
 from chopperd.report.text.headline import HeadlineRow
 from chopperd.report.text.page import SIMULATED, Section, plain, simulated_mark, table
 from chopperd.report.text.report import FirstScreen, block, escaped
@@ -26,6 +25,7 @@ from chopperd.report.text.wording import (
     whole,
     words,
 )
+from chopperd.safe_text import visible_json
 
 #: Rows of the waterfall in the one line, and in tables.
 _BRIEF: Final = {

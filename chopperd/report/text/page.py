@@ -15,8 +15,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from chopperd.model.safe_text import visible, visible_lines
 from chopperd.report.text.wording import UNKNOWN, bar, shorten
+from chopperd.safe_text import visible, visible_lines
 
 #: Columns of a page that is not printed on a terminal, and the fewest of any.
 WIDTH: Final = 100

@@ -11,7 +11,6 @@ from rich.text import Text
 from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.report import Breakdown, ReportDocument
 from chopperd.model.report_rows import CollectiveTraffic, Efficiency, Row
-from chopperd.model.safe_text import visible
 from chopperd.report.text import answers, sections
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.headline import HeadlineRow, headline
@@ -27,6 +26,7 @@ from chopperd.report.text.page import (
 )
 from chopperd.report.text.tables import TITLES, classes, families, host_parts, parts, why_none
 from chopperd.report.text.wording import UNKNOWN, known
+from chopperd.safe_text import visible
 
 # Tables of copies, collectives, contention and efficiency, over the whole files.
 

@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 from rich.console import Group, RenderableType
 
-from chopperd.model.safe_text import visible_json
 from chopperd.model.samples import BusyPeers, SampledGpu, SamplesReport
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.headline import HeadlineRow
@@ -16,6 +15,7 @@ from chopperd.report.text.lists import render_drops
 from chopperd.report.text.page import plain, simulated_mark, table
 from chopperd.report.text.report import FirstScreen
 from chopperd.report.text.wording import UNKNOWN, known
+from chopperd.safe_text import visible_json
 
 _COLUMNS: Final = (
     *("<gpu", "busy %", "MHz", "below peers", "lost %", "W", "C", "hottest"),

@@ -14,9 +14,9 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import MOST_DIES, GpuInfo, Vendor
 from chopperd.model.kinds import REPORTED_CAUSES, Cause
-from chopperd.model.plausible import DIE_CLOCK_MHZ, INFO_BOUNDS, LIMITED_NS, SAMPLE_BOUNDS, Bounds
 from chopperd.model.report import Note
 from chopperd.model.samples import LIMITED_COLUMNS, VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet
+from chopperd.plausible import DIE_CLOCK_MHZ, INFO_BOUNDS, LIMITED_NS, SAMPLE_BOUNDS, Bounds
 from chopperd.sampling.process_table import merged_processes
 from chopperd.units import TimeTriple
 

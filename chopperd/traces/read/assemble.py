@@ -23,7 +23,7 @@ from chopperd.model.trace import (
 )
 from chopperd.traces.native.scanner import COLUMN_TYPES
 from chopperd.traces.read import cleaning
-from chopperd.traces.read.duplicates import (
+from chopperd.traces.read.cleaning import (
     overrun_count,
     with_next,
     without_copies,

@@ -18,11 +18,16 @@ from chopperd.model.trace import Collective, RecordKind, SpanKind, Trace
 from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_classes
 from chopperd.traces.kernels.names import bounded, family, framework, names_matching, used_names
 from chopperd.traces.timeline.annotations import annotations, marked_in_graphs, phases_in_graphs
-from chopperd.traces.timeline.collectives import collectives_of, generic_collectives
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS, host_activity, host_work
 from chopperd.traces.timeline.host_stacks import host_stacks
 from chopperd.traces.timeline.layers import layers
-from chopperd.traces.timeline.links import Links, link, unrecorded
+from chopperd.traces.timeline.links import (
+    Links,
+    collectives_of,
+    generic_collectives,
+    link,
+    unrecorded,
+)
 from chopperd.traces.timeline.operations import (
     attribute,
     copied_bytes,

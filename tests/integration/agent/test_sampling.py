@@ -12,8 +12,7 @@ from chopperd.agent.sampling import Sampling
 from chopperd.clock import SystemClock
 from chopperd.model.live import SamplerCondition
 from chopperd.sampling.memory.layout import Pace
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.integration.sampling import scripted_sampler
 from tests.integration.sampling.supervised import wait_for_hang

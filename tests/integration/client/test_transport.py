@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.client.transport import (
+from chopperd.client.agent import (
     Endpoint,
     SocketEndpoint,
     TcpEndpoint,

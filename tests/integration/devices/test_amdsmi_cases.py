@@ -10,14 +10,13 @@ import pytest
 
 from chopperd.clock import SystemClock
 from chopperd.devices.amd.block import Block
-from chopperd.devices.amd.smi.backend import AmdSmiBackend
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, handles
 from chopperd.devices.amd.smi.calls import SmiSource, layout_of
 from chopperd.devices.amd.smi.library import SmiError, open_library
-from chopperd.devices.amd.smi.processors import handles
 from chopperd.devices.faults import DeviceFaults, VendorErrors
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
-from chopperd.model.plausible import EnergyCounter
+from chopperd.plausible import EnergyCounter
 from tests.fakes.amd.cards import mi210, mi250x_pair, mi300x, radeon_w7900
 from tests.fakes.amd.motion import Segment
 from tests.fakes.amd.smi.fixtures import MakeFakeAmdSmi

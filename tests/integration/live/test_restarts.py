@@ -12,8 +12,7 @@ from chopperd.export.metric import Profile
 from chopperd.export.rendering import MetricsText
 from chopperd.live.node import LiveNode
 from chopperd.model.live import SamplerCondition, SamplerLive
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.exposition import Series, series, values_of

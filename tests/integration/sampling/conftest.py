@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.sampling.native.library import NativeLibrary, native_library
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.integration.sampling.supervised import CLOCK, QUICK, SCRIPT, wait_until_gone
 from tests.waiting import settled, wait_for

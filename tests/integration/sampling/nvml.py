@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from tests.fakes.nvml.fixtures import FakeNvml
 from tests.fakes.nvml.scenario import SUCCESS

@@ -7,7 +7,7 @@ from pathlib import Path
 from chopperd.clock import SystemClock
 from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.memory.ring_reader import GpuStatus
-from chopperd.sampling.restarts import RestartPolicy
+from chopperd.sampling.settings import RestartPolicy
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_MS
 from tests.waiting import wait_for

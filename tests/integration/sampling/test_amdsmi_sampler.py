@@ -11,8 +11,7 @@ import pytest
 from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.native.library import native_library
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from tests.fakes.amd.cards import mi250x_pair, mi300x
 from tests.fakes.amd.motion import Segment

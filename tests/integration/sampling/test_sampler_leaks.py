@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.sampling.restarts import RestartPolicy
+from chopperd.sampling.settings import RestartPolicy
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from tests.integration.processes import is_alive
 from tests.integration.sampling.conftest import children, open_files

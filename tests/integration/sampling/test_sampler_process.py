@@ -11,8 +11,7 @@ import pytest
 
 from chopperd.errors import BackendUnavailableError
 from chopperd.sampling.memory.layout import SamplerState
-from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import RestartPolicy, SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_S
 from tests.integration.processes import is_alive

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import REPORTED_CAUSES, Cause
-from chopperd.model.plausible import DIE_CLOCK_MHZ, LIMITED_NS, SAMPLE_BOUNDS, Bounds
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.plausible import DIE_CLOCK_MHZ, LIMITED_NS, SAMPLE_BOUNDS, Bounds
 from chopperd.store.samples.files import read_samples, write_samples
 from chopperd.units import TimeTriple
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.correlate.energy import WindowEnergy, window_energy
+from chopperd.correlate.losses import WindowEnergy, window_energy
 from tests.unit.correlate.builders import MS
 
 

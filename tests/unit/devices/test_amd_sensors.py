@@ -9,7 +9,7 @@ from chopperd.devices.read_plan import NumberKind
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.model.kinds import Cause
-from chopperd.model.plausible import MEMORY_BYTES
+from chopperd.plausible import MEMORY_BYTES
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.unit.devices.amd_block import COUNTING, LostError, MemorySource, VendorError, new_faults

@@ -12,7 +12,7 @@ from chopperd.errors import (
     UnsupportedFieldError,
 )
 from chopperd.model.devices import GpuProcess
-from chopperd.model.plausible import CLOCK_MHZ, Bounds
+from chopperd.plausible import CLOCK_MHZ, Bounds
 from tests.fakes.clock import ScriptedClock
 
 ANY = Bounds(-math.inf, math.inf)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.diagnosis import checks
-from chopperd.diagnosis.facts import Agent, Clocks, Facts, Folder, Listener
-from chopperd.diagnosis.findings import Finding, Verdict
+from chopperd.diagnosis.facts import Agent, Clocks, Facts, Finding, Folder, Listener, Verdict
 from chopperd.model.live import Pause
 from tests.unit.diagnosis.facts import HEALTHY
 

@@ -17,8 +17,9 @@ from chopperd.diagnosis.facts import (
     DeviceNode,
     DriverProbe,
     Facts,
+    Finding,
+    Verdict,
 )
-from chopperd.diagnosis.findings import Finding, Verdict
 from tests.unit.diagnosis.facts import AMD, HEALTHY, SMI, amd_card, amd_node, node, without_gpu
 
 READ_BY = pytest.mark.parametrize("backend", ["amdgpu", "amdsmi"])

@@ -1,6 +1,6 @@
 import json
 
-from chopperd.diagnosis.findings import diagnosis_page, encode_findings, ok, problem, unknown
+from chopperd.diagnosis.facts import diagnosis_page, encode_findings, ok, problem, unknown
 from chopperd.report.text.page import page_text
 
 FOUND = (

@@ -8,8 +8,15 @@ import pytest
 
 from chopperd.diagnosis import driver_checks
 from chopperd.diagnosis.checks import findings
-from chopperd.diagnosis.facts import Container, DriverProbe, Hardware, Library, MigInstance
-from chopperd.diagnosis.findings import Finding, Verdict
+from chopperd.diagnosis.facts import (
+    Container,
+    DriverProbe,
+    Finding,
+    Hardware,
+    Library,
+    MigInstance,
+    Verdict,
+)
 from chopperd.model.devices import Inventory
 from tests.unit.diagnosis.facts import (
     HEALTHY,

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from chopperd.diagnosis import checks
-from chopperd.diagnosis.facts import Container, Facts, Process
-from chopperd.diagnosis.findings import Finding, Verdict
+from chopperd.diagnosis.facts import Container, Facts, Finding, Process, Verdict
 from chopperd.model.devices import ProcessView
 from tests.unit.diagnosis.facts import HEALTHY, PROBE, amd_node, entry, inventory
 

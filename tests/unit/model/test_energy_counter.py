@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.plausible import EnergyCounter
+from chopperd.plausible import EnergyCounter
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 #: What one read shows in place of the counter: of 64 bits the lower half was new and the upper old,

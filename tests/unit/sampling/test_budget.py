@@ -1,6 +1,6 @@
 import pytest
 
-from chopperd.sampling.pace import DriverBudget
+from chopperd.sampling.schedule import DriverBudget
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import RECORD, Pace, Records
-from chopperd.sampling.pace import IdleStretch, Pacer
+from chopperd.sampling.schedule import IdleStretch, Pacer
 from chopperd.sampling.settings import SamplerSettings
 
 MS = 1_000_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.sampling.restarts import RestartPolicy, Restarts
+from chopperd.sampling.settings import RestartPolicy, Restarts
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from chopperd.model.arrays import Float64s, Int64s
+from chopperd.selftest.findings import Outcome, verdict
 from chopperd.selftest.protocol import Phase
-from chopperd.selftest.verdict import Outcome, verdict
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 CYCLES: float = 2e6

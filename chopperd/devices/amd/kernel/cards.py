@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from chopperd import plausible
 from chopperd.devices.amd.block import MetricsLayout, MetricsSource, TornBlock
 from chopperd.devices.amd.identity import (
     TWO_DIE_DEVICES,
@@ -26,9 +27,8 @@ from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensors import ExtraField, GpuTraits
 from chopperd.devices.amd.table import POWER_AVERAGE, POWER_INSTANT
 from chopperd.devices.read_plan import Buffer, CallShape, NumberKind, PlannedCall
-from chopperd.model import plausible
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 from chopperd.units import HZ_PER_MHZ, MICROWATTS_PER_WATT, MILLIDEGREES_PER_DEGREE
 
 _CARD: Final = re.compile(r"card\d+")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from chopperd import plausible
 from chopperd.devices.amd.block import ABSENT, MetricsLayout, MetricSlot
 from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensors import ExtraField
@@ -21,8 +22,7 @@ from chopperd.devices.read_plan import (
     NumberKind,
     PlannedCall,
 )
-from chopperd.model import plausible
-from chopperd.model.plausible import Bounds
+from chopperd.plausible import Bounds
 from chopperd.units import MICROWATTS_PER_WATT
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.trace import DeviceRecords, Trace
-from chopperd.traces.read.duplicates import overrun_count, without_copies, without_far_overruns
+from chopperd.traces.read.cleaning import overrun_count, without_copies, without_far_overruns
 from tests.trace_building import TraceBuilder
 
 OTHER = (100, 101)

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Collective, RecordKind, SpanKind
-from chopperd.traces.timeline.collectives import collective_name
 from chopperd.traces.timeline.layout import lay_out
+from chopperd.traces.timeline.links import collective_name
 from tests.trace_building import TraceBuilder
 
 GENERIC = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from chopperd.model import plausible
-from chopperd.model.plausible import INFO_BOUNDS, SAMPLE_BOUNDS, Bounds
+from chopperd import plausible
 from chopperd.model.samples import VALUE_COLUMNS
+from chopperd.plausible import INFO_BOUNDS, SAMPLE_BOUNDS, Bounds
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopperd.model.safe_text import csv_text, visible, visible_json, visible_lines
+from chopperd.safe_text import csv_text, visible, visible_json, visible_lines
 
 #: The characters of the rule, written out one by one from the Unicode tables.
 UNSAFE = {
