@@ -1,18 +1,22 @@
-"""Reads one field of one device by the best call that answers; checks energy counters."""
+"""Reads a device, each field by the best call that answers; checks energy counters."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final
 
 from chopperd.devices.faults import CallFailedError, DeviceFaults
+from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.plausible import Bounds
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
+
+_NOTHING: Final = DeviceReading()
 
 #: Time after which an absent field is probed again: drivers gain fields when settings change.
 PROBE_INTERVAL_NS: Final = 60 * NS_PER_S
@@ -138,36 +142,6 @@ class Channel:
         self._faults.select(self.field, call.operation)
 
 
-class Sensors(Protocol):
-    """Reads one GPU through its channels."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the sources of power (and memory) are known, or known to be absent."""
-        ...
-
-    def read(self, scope: ReadScope) -> DeviceReading:
-        """Read the GPU's sensors once."""
-        ...
-
-
-def settle(sensors: Sensors) -> DeviceLostError | None:
-    """Read a GPU until its sources are known, three times at most, and log failures.
-
-    The first call on a GPU that slept may fail. Returns the error if the GPU is lost, else None.
-    """
-    for _ in range(_FIRST_READS):
-        try:
-            sensors.read(ReadScope.FULL)
-        except DeviceError as error:
-            logger.warning("first read failed: %s", error)
-            if isinstance(error, DeviceLostError):
-                return error
-        if sensors.is_settled:
-            break
-    return None
-
-
 #: One comparison covers at least this time, and this energy by the power.
 _LONG_ENOUGH_NS: Final = 2 * NS_PER_S
 _ENOUGH_J: Final = 10.0
@@ -239,3 +213,102 @@ class EnergyCheck:
             self._counted_j,
             self._expected_j,
         )
+
+
+class GpuSensors(ABC):
+    """Reads one GPU through its channels, and makes its read plans; for one thread at a time.
+
+    What a device lacks is probed again each minute, by full reads only. A call that has once given
+    a field stays selected, also for sensors that are made for the same `faults` later.
+    """
+
+    power: Channel
+
+    def __init__(self, faults: DeviceFaults, energy_check: EnergyCheck) -> None:
+        self._faults = faults
+        self._energy_check = energy_check
+        self._plans: dict[ReadScope, ReadPlan | None] = dict.fromkeys(ReadScope)
+        self._last_plans: dict[ReadScope, ReadPlan] = {}
+        self._planned_revision = -1
+
+    @property
+    @abstractmethod
+    def is_settled(self) -> bool:
+        """Whether the sources of power (and memory) are known, or known to be absent."""
+
+    @property
+    def power_source(self) -> str | None:
+        """Name of the power that is read (`GpuInfo.power_source`); None until one has answered."""
+        return self.power.source
+
+    @property
+    def believes_energy(self) -> bool:
+        """Whether the energy counter has passed its check."""
+        return self._energy_check.verdict is Verdict.RIGHT
+
+    def read(self, scope: ReadScope) -> DeviceReading:
+        """Read the sensors once; fields that are absent or failed are None."""
+        self._faults.begin_read()
+        reading = self._reading(scope)
+        failure = self._faults.transient
+        if failure is not None and reading == _NOTHING:
+            raise failure
+        return reading
+
+    def read_plan(self, scope: ReadScope) -> ReadPlan | None:
+        """Return the plan of a read; None while a field or a check is not settled.
+
+        Returns the same object as before while nothing changed.
+        """
+        if self._may_find_more(scope):
+            return None
+        if self._planned_revision != self._faults.revision:
+            self._planned_revision = self._faults.revision
+            for each in ReadScope:
+                plan = self._planned(each)
+                if plan is not None and plan != self._last_plans.get(each):
+                    self._last_plans[each] = plan
+                self._plans[each] = plan and self._last_plans[each]
+        return self._plans[scope]
+
+    @abstractmethod
+    def _reading(self, scope: ReadScope) -> DeviceReading:
+        """Read the sensors once, without raising a read's failure."""
+
+    @abstractmethod
+    def _may_find_more(self, scope: ReadScope) -> bool:
+        """Whether a read by Python is due: for an absent field, or a check that goes on."""
+
+    @abstractmethod
+    def _planned(self, scope: ReadScope) -> ReadPlan | None:
+        """Make the plan of a read, or None if `read` must be called instead."""
+
+    def _checks_energy(self, energy: Channel) -> bool:
+        """Whether the check of the energy counter is not finished."""
+        is_open = self._energy_check.verdict is Verdict.OPEN
+        return is_open and not (energy.is_absent or self.power.is_absent)
+
+    def _checked_j(self, energy_j: float | None, power_w: float | None) -> float | None:
+        """Check the energy counter; return it, or None until it has agreed with the power."""
+        before = self._energy_check.verdict
+        verdict = self._energy_check.take(self._faults.clock.mono_ns(), energy_j, power_w)
+        if verdict is not before:
+            self._faults.revision += 1
+        return energy_j if verdict is Verdict.RIGHT else None
+
+
+def settle(sensors: GpuSensors) -> DeviceLostError | None:
+    """Read a GPU until its sources are known, three times at most, and log failures.
+
+    The first call on a GPU that slept may fail. Returns the error if the GPU is lost, else None.
+    """
+    for _ in range(_FIRST_READS):
+        try:
+            sensors.read(ReadScope.FULL)
+        except DeviceError as error:
+            logger.warning("first read failed: %s", error)
+            if isinstance(error, DeviceLostError):
+                return error
+        if sensors.is_settled:
+            break
+    return None

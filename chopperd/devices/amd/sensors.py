@@ -8,7 +8,7 @@ from chopperd.devices.amd import planning, table
 from chopperd.devices.amd.block import Block, BlockNumber, MetricsSource, bounds_of, calls_of
 from chopperd.devices.amd.residency import Residency
 from chopperd.devices.amd.table import Sensor
-from chopperd.devices.channel import Call, Channel, EnergyCheck, Verdict
+from chopperd.devices.channel import Call, Channel, EnergyCheck, GpuSensors, Verdict
 from chopperd.devices.faults import DeviceFaults
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope, lowest_running_mhz
@@ -16,8 +16,6 @@ from chopperd.model.kinds import CAUSES, Cause
 from chopperd.plausible import DIE_CLOCK_MHZ, Bounds
 
 logger = logging.getLogger(__name__)
-
-_NOTHING: Final = DeviceReading()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +40,15 @@ class GpuTraits:
     hotspot_limit_c: float | None = None
 
 
-class AmdSensors:
-    """Reads the sensors of one GPU; used by one thread at a time.
+class AmdSensors(GpuSensors):
+    """Reads the sensors of one GPU.
 
     One call fetches the block, from which fast reads take all that changes quickly: it costs no
-    more than the clock alone. What a device lacks is probed again each minute, by full reads only.
+    more than the clock alone.
     """
 
     def __init__(self, source: MetricsSource, traits: GpuTraits, faults: DeviceFaults) -> None:
-        self._faults = faults
+        super().__init__(faults, EnergyCheck(traits.label))
         self._traits = traits
         self.block = Block(source, faults)
         self._fallbacks = {each.name: each.calls for each in traits.fallbacks}
@@ -71,11 +69,8 @@ class AmdSensors:
         self._die_count = self._reporting_dies[-1] + 1 if self._reporting_dies else 0
         self._status = self.block.first(table.THROTTLE_STATUS)
         self.residency: Residency | None = None
-        self._energy_check = EnergyCheck(traits.label)
         self._false_bits = FalseBits(traits.label, traits.hotspot_limit_c)
         self._causes: tuple[int | None, frozenset[Cause] | None] = (None, None)
-        self._plans: dict[ReadScope, ReadPlan | None] = dict.fromkeys(ReadScope)
-        self._planned_revision = -1
 
     @property
     def power_source(self) -> str | None:
@@ -90,38 +85,16 @@ class AmdSensors:
         """Whether the source of the power is known, or the power is known to be absent."""
         return self.power.source is not None or self.power.is_absent
 
-    @property
-    def believes_energy(self) -> bool:
-        """Whether the energy counter has passed its check."""
-        return self._energy_check.verdict is Verdict.RIGHT
-
-    def read(self, scope: ReadScope) -> DeviceReading:
-        """Read the sensors once; fields that are absent or failed are None."""
-        self._faults.begin_read()
+    def _reading(self, scope: ReadScope) -> DeviceReading:
         if scope is ReadScope.FULL:
             now_ns = self._faults.clock.mono_ns()
             for channel in self._channels:
                 channel.reopen(now_ns)
         self.block.refresh()
-        reading = self._reading(scope)
-        failure = self._faults.transient
-        if failure is not None and reading == _NOTHING:
-            raise failure
-        return reading
+        return self._decoded(scope)
 
-    def read_plan(self, scope: ReadScope) -> ReadPlan | None:
-        """Return the plan of a read; None while a field or a check is not settled.
-
-        Returns the same object as before while nothing changed.
-        """
-        if self.awaits_checks or (scope is ReadScope.FULL and self._needs_full_read()):
-            return None
-        if self._planned_revision != self._faults.revision:
-            self._planned_revision = self._faults.revision
-            for each in ReadScope:
-                plan, known = planning.read_plan(self, each), self._plans[each]
-                self._plans[each] = known if plan == known else plan
-        return self._plans[scope]
+    def _planned(self, scope: ReadScope) -> ReadPlan | None:
+        return planning.read_plan(self, scope)
 
     def die_clocks_mhz(self) -> tuple[float | None, ...]:
         """Return the clock of each die in the block that `read` fetched; empty on a chip with one.
@@ -143,10 +116,12 @@ class AmdSensors:
             self._faults.implausible_total[table.DIE_CLOCKS] += 1
         return plausible
 
-    def _reading(self, scope: ReadScope) -> DeviceReading:
+    def _decoded(self, scope: ReadScope) -> DeviceReading:
         dies_mhz = self.die_clocks_mhz()
         clock_mhz = lowest_running_mhz(dies_mhz) if self.dies else self.one_clock.value()
         power_w = self.power.value()
+        is_wrong = self._energy_check.verdict is Verdict.WRONG
+        energy_j = None if is_wrong else self.energy.value()
         values = {channel.field: channel.value() for channel in self.slow}
         if scope is ReadScope.FULL:
             more = (*self.full_only, *self.extra)
@@ -160,22 +135,11 @@ class AmdSensors:
             sm_clock_mhz=clock_mhz,
             die_clocks_mhz=dies_mhz,
             power_w=power_w,
-            energy_j=self._checked_j(power_w),
+            energy_j=self._checked_j(energy_j, power_w),
             causes=self._causes_now(),
             limited_ns=self._limited_ns(),
             **numbers,  # type: ignore[arg-type]
         )
-
-    def _checked_j(self, power_w: float | None) -> float | None:
-        """Read the energy counter and check it; None until it has agreed with the power."""
-        before = self._energy_check.verdict
-        if before is Verdict.WRONG:
-            return None
-        energy_j = self.energy.value()
-        verdict = self._energy_check.take(self._faults.clock.mono_ns(), energy_j, power_w)
-        if verdict is not before:
-            self._faults.revision += 1
-        return energy_j if verdict is Verdict.RIGHT else None
 
     def _limited_ns(self) -> dict[Cause, int]:
         if self.residency is None:
@@ -250,14 +214,11 @@ class AmdSensors:
         fallbacks = self._fallbacks.get(sensor.name, ())
         return Channel(self._faults, sensor.name, bounds, *calls, *fallbacks)
 
-    @property
-    def awaits_checks(self) -> bool:
-        """Whether a check that takes several reads is not finished."""
-        checks_energy = self._energy_check.verdict is Verdict.OPEN and not (
-            self.energy.is_absent or self.power.is_absent
-        )
-        checks = checks_energy or self._false_bits.is_in_doubt
-        return checks or self.residency is None or not self.residency.is_settled
+    def _may_find_more(self, scope: ReadScope) -> bool:
+        checks = self._checks_energy(self.energy) or self._false_bits.is_in_doubt
+        if checks or self.residency is None or not self.residency.is_settled:
+            return True
+        return scope is ReadScope.FULL and self._needs_full_read()
 
     def _needs_full_read(self) -> bool:
         """Whether a full read may find a field or a die's clock that is absent so far."""

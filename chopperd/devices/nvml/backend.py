@@ -40,12 +40,12 @@ from chopperd.devices.nvml.identity import (
     text_of,
     uuid_of,
 )
-from chopperd.devices.nvml.planning import sensor_reads
 from chopperd.devices.nvml.probe import (
     SAMPLING_TYPES,
     board_probes,
     buffered_times_us,
     memory_probes,
+    sensor_reads,
     spacing_ns,
 )
 from chopperd.devices.nvml.sensors import BoardTraits, InstanceSensors, NvmlSensors

@@ -1,4 +1,4 @@
-"""Probes what one NVIDIA GPU answers to each call of the tables, with separate buffers."""
+"""Reads one NVIDIA GPU with separate buffers: probes of all calls, and single sensors."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,18 +6,21 @@ from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, create_string_bu
 from functools import partial
 from itertools import pairwise
 from struct import Struct
+from types import ModuleType
 from typing import Final
 
 from msgspec.structs import replace
 
+from chopperd.devices.base import SensorRead
 from chopperd.devices.faults import FieldProber, used_if_answered
 from chopperd.devices.nvml import table
 from chopperd.devices.nvml.calls import DirectNumber, Driver, FieldRequest, number_of
+from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD
 from chopperd.devices.nvml.identity import SystemMemory
 from chopperd.devices.nvml.table import Direct, Method, Sensor
-from chopperd.model.devices import FieldProbe
+from chopperd.model.devices import FieldProbe, GpuInfo
 from chopperd.model.kinds import Cause
-from chopperd.units import NS_PER_US
+from chopperd.units import NS_PER_US, joules_from_millijoules, watts_from_milliwatts
 
 # Samples that the driver stores itself. Only their times are used, which show a sensor's update
 # period. Which GPUs store any, and whether they are the numbers of the plain calls, was not seen on
@@ -142,3 +145,67 @@ def _question(driver: Driver, method: Method) -> Callable[[], float]:
 
 def _samples_count(driver: Driver, sampling_type: int) -> float:
     return len(buffered_times_us(driver, sampling_type))
+
+
+# Single sensors, read by calls and buffers of their own: one driver call per number shows the
+# update period of the sensor.
+
+_SCOPE_BY_SOURCE: Final[Mapping[str, int]] = {
+    table.POWER_INSTANT: table.GPU_SCOPE,
+    table.POWER_MODULE: table.MODULE_SCOPE,
+}
+#: nvmlFieldValue_t, 40 bytes: id, scope and times are skipped; type, return code, the union.
+_FIELD: Final = Struct("<24xIIQ")
+
+
+def sensor_reads(nvml: ModuleType, device: GpuInfo) -> Mapping[str, SensorRead]:
+    """Return functions that read a GPU's clock, power, energy and activity, by field.
+
+    Empty if the GPU is not found, and for an instance, which has no such sensors of its own.
+
+    Source: nvmlDeviceGetClockInfo (MHz), field 186 or nvmlDeviceGetPowerUsage (mW), as in the
+    samples, nvmlDeviceGetTotalEnergyConsumption (mJ), nvmlDeviceGetUtilizationRates (%).
+    """
+    if device.parent is not None:
+        return {}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+    except nvml.NVMLError:
+        return {}
+    reads: dict[str, Callable[[], float | None]] = {
+        "sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "power_w": _power_read(nvml, handle, device.power_source),
+        "energy_j": lambda: joules_from_millijoules(
+            nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        ),
+        "activity_ratio": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100,
+    }
+    return {name: _none_on_error(nvml, read) for name, read in reads.items()}
+
+
+def _power_read(nvml: ModuleType, handle: object, source: str | None) -> SensorRead:
+    """Return a function that reads the power, W, by the same field and scope as the samples."""
+    scope = _SCOPE_BY_SOURCE.get(source or "")
+    if scope is None:
+        return lambda: watts_from_milliwatts(nvml.nvmlDeviceGetPowerUsage(handle))
+    request = (nvml.c_nvmlFieldValue_t * 1)()
+
+    def read() -> float | None:
+        request[0].fieldId, request[0].scopeId = POWER_INSTANT_FIELD, scope
+        if nvml.nvmlLib.nvmlDeviceGetFieldValues(handle, 1, request):
+            return None
+        value_type, code, raw = _FIELD.unpack(request)
+        power_mw = None if code else number_of(value_type, raw)
+        return None if power_mw is None else watts_from_milliwatts(power_mw)
+
+    return read
+
+
+def _none_on_error(nvml: ModuleType, read: SensorRead) -> SensorRead:
+    def guarded() -> float | None:
+        try:
+            return read()
+        except (nvml.NVMLError, AttributeError):  # AttributeError: a driver without the call
+            return None
+
+    return guarded

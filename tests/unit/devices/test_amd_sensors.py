@@ -55,7 +55,7 @@ class Gpu:
     def settled(self) -> "Gpu":
         for _ in range(6):
             self.looks(500)
-        assert not self.sensors.awaits_checks
+        assert not self.sensors._may_find_more(ReadScope.FAST)
         return self
 
 

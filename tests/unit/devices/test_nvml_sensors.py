@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.devices.nvml.codes import causes_of
-from chopperd.devices.nvml.planning import CAUSES_BY_BIT
+from chopperd.devices.nvml.sensors import CAUSES_BY_BIT
 
 
 @given(st.integers(0, (1 << 64) - 1))
