@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from chopperd.model.memory import MemoryRows, MemorySnapshot, SnapshotAction
+from chopperd.units import NS_PER_US
 
+KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 _ROUND: Final = 512
 _SMALL_SEGMENT: Final = 2 * MIB
@@ -82,7 +84,8 @@ class AllocatorLog:
 class CachingAllocator:
     """One device's memory. Its clock moves with each request and each call that it makes.
 
-    `capacity_bytes`: None for no limit. `vendor`: "cuda" or "hip", as calls are named.
+    `capacity_bytes`: None for no limit. `vendor`: "cuda" or "hip", as calls are named. `is_timed`:
+    False if who uses it sets its clock.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class CachingAllocator:
         *,
         is_expandable: bool = False,
         vendor: str = "cuda",
+        is_timed: bool = True,
     ) -> None:
         self.log = AllocatorLog()
         self.now_ns = 0
@@ -98,27 +102,34 @@ class CachingAllocator:
         self._capacity_bytes = capacity_bytes
         self._is_expandable = is_expandable
         self._vendor = vendor
+        self._is_timed = is_timed
         self._cached: list[_Cached] = []
         self._live: dict[int, _Live] = {}
-        self._waiting: list[tuple[int, int]] = []  # due at which allocation, address
+        #: Due at which allocation, not before when, address.
+        self._waiting: list[tuple[int, int, int]] = []
         self._segments: dict[int, int] = {}  # sizes by address; pages of expandable ones
         self._bases: dict[Pool, int] = {}  # first addresses of expandable segments
         self._next_address = _FIRST_ADDRESS
         self._mallocs = 0
 
-    def malloc(self, requested_bytes: int, stream: int = 0) -> int:
+    def malloc(self, requested_bytes: int, stream: int = 0, *, is_refused: bool = False) -> int:
         """Return the address of a new block.
+
+        `is_refused`: nothing cached is of use, and the driver has nothing until the cache is
+        flushed.
 
         Raises:
             MemoryError: If there is no room even after all cached memory was given back.
         """
-        self.now_ns += _OPERATION_NS
+        self._go_on(_OPERATION_NS)
         self._mallocs += 1
-        for entry in [each for each in self._waiting if each[0] <= self._mallocs]:
-            self._complete(entry)
+        for entry in self._waiting.copy():
+            if entry[0] <= self._mallocs and entry[1] <= self.now_ns:
+                self._complete(entry)
         size = max(_ROUND, -(-requested_bytes // _ROUND) * _ROUND)
         pool = Pool(size > MIB, stream)
-        found = self._best_fit(pool, size) or self._new(pool, size)
+        found = None if is_refused else self._best_fit(pool, size)
+        found = found or self._new(pool, size, is_refused=is_refused)
         rest = found.size - size
         if rest >= (MIB + 1 if pool.is_large and not self._is_expandable else _ROUND):
             insort(self._cached, _Cached(pool, rest, found.address + size))
@@ -128,23 +139,24 @@ class CachingAllocator:
         self._row(found.size, found.address)
         return found.address
 
-    def free(self, address: int, delay: int | None = None) -> None:
+    def free(self, address: int, delay: int | None = None, *, until_ns: int | None = None) -> None:
         """Give a block back; it can be had again `delay` allocations later, None at once.
 
-        A delay stands for `record_stream`: another stream must be done with the block first.
+        A delay stands for `record_stream`: another stream must be done with the block first. It may
+        also be a time, `until_ns`, that a later allocation asks for.
         """
-        self.now_ns += _OPERATION_NS
+        self._go_on(_OPERATION_NS)
         block = self._live[address]
         self._note(SnapshotAction.FREE_REQUESTED, address, block.requested, block.pool.stream)
-        entry = self._mallocs + 1 + (delay or 0), address
+        entry = self._mallocs + 1 + (delay or 0), until_ns or 0, address
         self._waiting.append(entry)
-        if delay is None:
+        if delay is None and until_ns is None:
             self._complete(entry)
         self._row(-block.size, address)
 
     def synchronize(self) -> None:
         """Let all streams end their work: every freed block can be had again."""
-        self.now_ns += _OPERATION_NS
+        self._go_on(_OPERATION_NS)
         for entry in self._waiting.copy():
             self._complete(entry)
 
@@ -167,16 +179,63 @@ class CachingAllocator:
             is_cut=False,
         )
 
+    def dump(self, device: int = 0) -> dict[str, object]:
+        """Return what `torch.cuda.memory._snapshot` does; its clock is Unix time.
+
+        Of expandable segments each page is shown as one.
+        """
+        self._note(SnapshotAction.SNAPSHOT, 0, 0, 0)
+        entries = [
+            {
+                "action": action.name.lower(),
+                **({"addr": address} if address >= 0 else {}),
+                **{"size": size, "stream": stream, "time_us": at_ns // NS_PER_US},
+            }
+            for at_ns, action, address, size, stream in self.log.entries
+        ]
+        return {
+            "segments": [self._segment_dump(address, device) for address in sorted(self._segments)],
+            "device_traces": [[]] * device + [entries],
+            "allocator_settings": {"expandable_segments": self._is_expandable},
+        }
+
+    def _segment_dump(self, address: int, device: int) -> dict[str, object]:
+        size = self._segments[address]
+        waiting = {entry[2] for entry in self._waiting}
+        blocks = [
+            (at, *live, "active_pending_free" if at in waiting else "active_allocated")
+            for at, live in self._live.items()
+        ] + [(each.address, each.pool, each.size, 0, "inactive") for each in self._cached]
+        inside = sorted(each for each in blocks if address <= each[0] < address + size)
+        pool = next((each[1] for each in inside), Pool(size > _SMALL_SEGMENT, 0))
+        sizes = {state: 0 for state in ("active_allocated", "active_pending_free", "inactive")}
+        for _, _, length, _, state in inside:
+            sizes[state] += length
+        return {
+            **{"device": device, "address": address, "total_size": size, "stream": pool.stream},
+            "allocated_size": sizes["active_allocated"],
+            "active_size": size - sizes["inactive"],
+            "segment_type": "large" if pool.is_large else "small",
+            "is_expandable": self._is_expandable,
+            "blocks": [
+                {"address": at, "size": length, "requested_size": asked, "state": state}
+                for at, _, length, asked, state in inside
+            ],
+        }
+
     def _best_fit(self, pool: Pool, size: int) -> _Cached | None:
         """Take the smallest cached block that is large enough, of equal ones the first."""
         at = bisect_left(self._cached, (pool, size, 0))
         fits = at < len(self._cached) and self._cached[at].pool == pool
         return self._cached.pop(at) if fits else None
 
-    def _new(self, pool: Pool, size: int) -> _Cached:
+    def _new(self, pool: Pool, size: int, *, is_refused: bool) -> _Cached:
         """Take memory from the driver, if need be after giving back what is cached."""
         take = self._map if self._is_expandable else self._segment
-        if found := take(pool, size):
+        if is_refused:
+            self._call("Malloc")
+            self.segment_calls += 1
+        elif found := take(pool, size):
             return found
         self.retries += 1
         for entry in self._waiting.copy():
@@ -277,11 +336,12 @@ class CachingAllocator:
     def _has_room(self, size: int) -> bool:
         return self._capacity_bytes is None or self.reserved_bytes + size <= self._capacity_bytes
 
-    def _complete(self, entry: tuple[int, int]) -> None:
+    def _complete(self, entry: tuple[int, int, int]) -> None:
         self._waiting.remove(entry)
-        pool, size, requested = self._live.pop(entry[1])
-        self._note(SnapshotAction.FREE_COMPLETED, entry[1], requested, pool.stream)
-        self._cache(pool, entry[1], size)
+        *_, address = entry
+        pool, size, requested = self._live.pop(address)
+        self._note(SnapshotAction.FREE_COMPLETED, address, requested, pool.stream)
+        self._cache(pool, address, size)
 
     def _cache(self, pool: Pool, address: int, size: int) -> None:
         """Keep a free block, as one with its free neighbours."""
@@ -295,7 +355,10 @@ class CachingAllocator:
     def _call(self, name: str) -> None:
         driver = "cu" if self._vendor == "cuda" and name.startswith("Mem") else self._vendor
         self.log.calls.append((driver + name, self.now_ns, CALL_NS[name]))
-        self.now_ns += CALL_NS[name]
+        self._go_on(CALL_NS[name])
+
+    def _go_on(self, length_ns: int) -> None:
+        self.now_ns += length_ns * self._is_timed
 
     def _note(self, action: SnapshotAction, address: int, size: int, stream: int) -> None:
         self.log.entries.append((self.now_ns, action, address, size, stream))

@@ -1,4 +1,4 @@
-"""Adds the events around a step's kernels: profiler and FSDP annotations, allocator calls.
+"""Adds the events around a step's kernels: profiler and FSDP annotations.
 
 Each offset is chosen so that the event fits into the host's free time: a hook's work comes before
 its collective's launch, and launches are at least 37 microseconds apart.
@@ -7,33 +7,19 @@ its collective's launch, and launches are at least 37 microseconds apart.
 from typing import Final
 
 from chopperd.simulation.program import Program, Section, Stream, Thread
-from chopperd.simulation.step_events import (
-    HOST_END,
-    HOST_START,
-    LOADED,
-    STALL_END,
-    STALL_SYNCED,
-    StepEvents,
-)
+from chopperd.simulation.step_events import HOST_END, HOST_START, LOADED, STALL_END, StepEvents
 from chopperd.simulation.template import RankProcess, StepTemplate
 from chopperd.units import NS_PER_US
 
-_FREED_SEGMENTS: Final = 5
 _V1: Final = "FullyShardedDataParallel."
 
-#: Names and numbers of the runtime calls of allocator and waits.
+#: Names and numbers of the runtime calls of waits.
 _CALLS: Final = {
     "cuda": {
-        "malloc": ("cudaMalloc", 20),
-        "free": ("cudaFree", 22),
-        "device_sync": ("cudaDeviceSynchronize", 165),
         "stream_sync": ("cudaStreamSynchronize", 131),
         "event_sync": ("cudaEventSynchronize", 137),
     },
     "rocm": {
-        "malloc": ("hipMalloc", 118),
-        "free": ("hipFree", 79),
-        "device_sync": ("hipDeviceSynchronize", 48),
         "stream_sync": ("hipStreamSynchronize", 287),
         "event_sync": ("hipEventSynchronize", 67),
     },
@@ -53,19 +39,10 @@ def step_template(program: Program, process: RankProcess) -> StepTemplate:
 
 
 def stall_template(program: Program, process: RankProcess, block: int) -> StepTemplate:
-    """Build the events of an allocation that fails, waits, frees and is tried again at a block."""
+    """Build the operator of an allocation that fails, flushes the cache and is tried again."""
     events = StepEvents(program, process)
-    released, named, calls = events.released, events.named, _CALLS[process.runtime]
-    thread = program.blocks[block].thread
-    events.operator("aten::empty", (released(block, 48), named(STALL_END, -2)), thread)
-    events.runtime_call(*calls["malloc"], (released(block, 50), released(block, 80)), thread)
-    events.runtime_call(*calls["device_sync"], (released(block, 84), named(STALL_SYNCED)), thread)
-    for freed in range(_FREED_SEGMENTS):
-        since = 2 + 180 * freed
-        span = named(STALL_SYNCED, since), named(STALL_SYNCED, since + 175)
-        events.runtime_call(*calls["free"], span, thread)
-    again = named(STALL_SYNCED, 4 + 180 * _FREED_SEGMENTS), named(STALL_END, -4)
-    events.runtime_call(*calls["malloc"], again, thread)
+    span = events.released(block, 48), events.named(STALL_END, -2)
+    events.operator("aten::empty", span, program.blocks[block].thread)
     return events.builder.build()
 
 

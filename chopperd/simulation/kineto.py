@@ -1,5 +1,6 @@
 """Writes Kineto traces of a simulated job as torch 2.13 does, one a rank, marked as simulated."""
 
+import pickle
 from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
@@ -9,6 +10,7 @@ import msgspec
 from chopperd.model.devices import GpuInfo
 from chopperd.simulation.annotations import stall_template, step_template
 from chopperd.simulation.job import kernel_columns, rank_step
+from chopperd.simulation.memory import RankAllocator
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import generator
 from chopperd.simulation.program import Program, Stream, Thread
@@ -35,12 +37,35 @@ def rank_trace(node: SimulatedNode, rank: int, first_step: int, last_step: int) 
     Raises:
         ValueError: The node runs no job, or there is no such rank or step.
     """
+    program, process = _checked(node, rank, first_step, last_step)
+    return _pieces(node, program, process, range(first_step, last_step + 1))
+
+
+def rank_snapshot(node: SimulatedNode, rank: int, first_step: int, last_step: int) -> bytes:
+    """Return what `torch.cuda.memory._dump_snapshot` of a rank writes after its last step.
+
+    Its history begins with the steps that the job played before the first.
+
+    Raises:
+        ValueError: The node runs no job, or there is no such rank or step.
+    """
+    program, process = _checked(node, rank, first_step, last_step)
+    allocator = RankAllocator(program, process, node.preset.gpu)
+    columns, max_mhz = kernel_columns(program), node.preset.gpu.sm_clock_max_mhz
+    for run in node.steps(first_step, last_step):
+        step = rank_step(columns, run, rank, max_mhz)
+        allocator.play(time_column(step, rank), int(step.timing.stall_block[rank]))
+    return pickle.dumps(allocator.allocator.dump(), 4)
+
+
+def _checked(
+    node: SimulatedNode, rank: int, first_step: int, last_step: int
+) -> tuple[Program, RankProcess]:
     if node.program is None:
         raise ValueError("an idle node has no ranks")
     if not 0 <= rank < len(node.gpus) or not 0 <= first_step <= last_step:
         raise ValueError(f"no rank {rank} with steps {first_step} to {last_step}")
-    process = rank_process(rank, node.program.job.runtime, node.spec.pids)
-    return _pieces(node, node.program, process, range(first_step, last_step + 1))
+    return node.program, rank_process(rank, node.program.job.runtime, node.spec.pids)
 
 
 def _pieces(
@@ -66,6 +91,7 @@ def _steps(
     columns, max_mhz = kernel_columns(program), node.preset.gpu.sm_clock_max_mhz
     template, next_id = step_template(program, process), _FIRST_ID
     stalls: dict[int, StepTemplate] = {}
+    allocator = RankAllocator(program, process, node.preset.gpu)
     for run in node.steps(numbers[0], numbers[-1]):
         step = rank_step(columns, run, process.rank, max_mhz)
         times = time_column(step, process.rank)
@@ -73,8 +99,9 @@ def _steps(
         stalled = int(step.timing.stall_block[process.rank])
         if stalled >= 0:
             wanted.append(stalls.setdefault(stalled, stall_template(program, process, stalled)))
-        for each in wanted:
-            yield each.fill(times, base_ns=base_ns, first_id=next_id, step=step.step)
+        memory, memory_ns = allocator.step(times, stalled)
+        for each, times_ns in (*((each, times) for each in wanted), (memory, memory_ns)):
+            yield each.fill(times_ns, base_ns=base_ns, first_id=next_id, step=step.step)
             next_id += each.id_count
 
 

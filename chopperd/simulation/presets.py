@@ -268,6 +268,9 @@ PRESETS: Final[Mapping[str, NodePreset]] = {
     "fsdp2-mi300x": NodePreset(
         gpu=MI300X, job=JobModel(framework="fsdp2", runtime="rocm", work_scale=0.95)
     ),
+    "fsdp1-mi300x": NodePreset(
+        gpu=MI300X, job=JobModel(framework="fsdp1", runtime="rocm", work_scale=0.95)
+    ),
     "even": NodePreset(gpu=H100, badly_cooled=None, job=_SMALL),
     # One rank that takes 5 % of a step longer than the others: by heat, its loader, or its host.
     "slow-heat": NodePreset(gpu=H100, fault_resistance=1.68, job=_SMALL),

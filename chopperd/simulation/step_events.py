@@ -33,7 +33,8 @@ _COLLECTIVES: Final = {
     "c10d::_reduce_scatter_base_": ("_reduce_scatter_base", "nccl:_reduce_scatter_base"),
     "c10d::allreduce_": ("allreduce", "nccl:all_reduce"),
 }
-_UNIT_ELEMENTS: Final = 872_415_232
+#: Parameters of a layer.
+UNIT_ELEMENTS: Final = 872_415_232
 
 
 #: Two moments between which something lasts.
@@ -184,7 +185,7 @@ class StepEvents:
         every = [self.program.blocks[each.block].collective for each in self.program.kernels]
         seq = Count(sum(every[:index]), per_step=sum(every))
         collective = _COLLECTIVES[kernel.recipe.op][0]
-        total = _UNIT_ELEMENTS if kernel.unit else _UNIT_ELEMENTS // 2
+        total = UNIT_ELEMENTS if kernel.unit else UNIT_ELEMENTS // 2
         sizes = {
             "_allgather_base": (total // 8, total),
             "_reduce_scatter_base": (total, total // 8),

@@ -116,6 +116,18 @@ class TemplateBuilder:
             + "\n    }\n  }"
         )
 
+    def instant(self, name: str, row: Row, at: Moment, arguments: dict[str, Argument]) -> None:
+        """Add an event without a duration, of the host."""
+        event = len(self.events)
+        self.events.append((at, at))
+        self.holes.extend(((0, event), (1, event)))
+        texts = [f"{_json(key)}: {self._argument(value)}" for key, value in arguments.items()]
+        self.parts.append(
+            '\n  {\n    "ph": "i",\n    \n    "cat": "cpu_instant_event",\n    "s": "t",\n'
+            f'    "name": {_json(name)},\n    "pid": {row.pid},\n    "tid": {row.tid},\n'
+            '    "ts": %d.%03d\n    ,\n    "args": {\n      ' + ", ".join(texts) + "\n    }\n  }"
+        )
+
     def flow(self, phase: str, row: Row, at: Moment, number: Id) -> None:
         """Add one end of an arrow: at a launch ("s"), or at the kernel it launched ("f")."""
         event = len(self.events)

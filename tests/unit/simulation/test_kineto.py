@@ -157,9 +157,10 @@ def test_allocator_retries_of_fsdp1_show_as_malloc_wait_frees_malloc(fsdp1: Simu
     own = sorted(
         (event for event in calls if event["tid"] == first["tid"]), key=lambda event: event["ts"]
     )
+    names = [event["name"] for event in own]
     at = own.index(first)
-    around = [event["name"] for event in own[at - 2 : at + 6]]
-    assert around == ["cudaMalloc", "cudaDeviceSynchronize", *["cudaFree"] * 5, "cudaMalloc"]
+    assert names[at - 2 : at] == ["cudaMalloc", "cudaDeviceSynchronize"]
+    assert next(name for name in names[at:] if name != "cudaFree") == "cudaMalloc"
 
 
 @pytest.mark.parametrize(("rank", "first", "last"), [(8, 0, 1), (-1, 0, 1), (0, 3, 2)])
