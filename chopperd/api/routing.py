@@ -31,7 +31,7 @@ from chopperd.model.services import (
     StepSource,
 )
 
-DocumentForm: TypeAlias = Literal["json", "text", "csv", "markdown"]
+DocumentForm: TypeAlias = Literal["json", "text", "csv", "markdown", "html"]
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 V = TypeVar("V")
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]

@@ -52,8 +52,14 @@ _FORMS: Final[Mapping[str, DocumentForm]] = {
     "text/plain": "text",
     "text/csv": "csv",
     "text/markdown": "markdown",
+    "text/html": "html",
 }
 REPORT_MEDIA_TYPES: Final = tuple(_FORMS)
+#: A page has its style and script inside, and says itself which ones.
+_PAGE_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "frame-ancestors 'none'"
+)
 
 JOB: Final = optional("job", line(), "only this job")
 JOB_ID: Final = in_path("job", line(), "name of a job")
@@ -159,7 +165,10 @@ def latest_report(call: Call) -> Response:
         totals, rows = _brief_rows(document.totals), _brief_rows(document.steps)
         document = replace(document, totals=totals, steps=rows, host=())
     body = call.services.render_document(document, _FORMS[media_type])
-    return Response(body, media_type=media_type, headers={"vary": "accept"})
+    headers = {"vary": "accept"}
+    if media_type == "text/html":
+        headers["content-security-policy"] = _PAGE_POLICY
+    return Response(body, media_type=media_type, headers=headers)
 
 
 def _newest(call: Call) -> list[tuple[str | None, ReportDocument]]:

@@ -16,7 +16,7 @@ from chopperd.errors import ConfigError
 if TYPE_CHECKING:
     from chopperd.pipeline.reports import ReportOptions
 
-Format: TypeAlias = Literal["text", "markdown", "json", "csv", "parquet"]
+Format: TypeAlias = Literal["text", "markdown", "json", "html", "csv", "parquet"]
 CompareFormat: TypeAlias = Literal["text", "line", "markdown", "json"]
 Allowed: TypeAlias = Literal["gpus", "reference", "power-limit"]
 ListFormat: TypeAlias = Literal["text", "json"]
@@ -32,6 +32,7 @@ _FORM_BY_SUFFIX: Final[Mapping[str, Format]] = {
     ".txt": "text",
     ".md": "markdown",
     ".json": "json",
+    ".html": "html",
     ".csv": "csv",
     ".parquet": "parquet",
 }
@@ -62,7 +63,7 @@ compared = click.argument(
     required=True,
     type=click.Path(readable=False),
     metavar="A... [--] B... [-- C...]...",
-    help="Reports in JSON, or traces and samples.",
+    help="Reports in JSON or HTML, or traces and samples.",
 )
 command = click.argument(
     "command",
@@ -162,7 +163,8 @@ report_to = click.option(
     "-o",
     "--output",
     type=PATH,
-    help="File to write; .txt, .md, .json, .csv and .parquet choose the format, .gz compresses.",
+    help="File to write; .txt, .md, .json, .html, .csv and .parquet choose the format, .gz "
+    "compresses.",
 )
 compare_to = click.option(
     "-o",

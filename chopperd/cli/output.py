@@ -82,13 +82,20 @@ def print_samples_report(
     from chopperd.report.text.page import page_text
     from chopperd.report.text.samples_page import encode_samples_report, samples_page
 
-    if form not in {"json", "text"}:
-        raise ConfigError([f"--format {form} is made of steps, and there is no trace: use json"])
+    if form not in {"html", "json", "text"}:
+        why = "is made of steps, and there is no trace: use json or html"
+        raise ConfigError([f"--format {form} {why}"])
     if form == "text" and output is None:
         print_page(samples_page(report))
         return
-    is_json = form == "json"
-    text = encode_samples_report(report).decode() if is_json else page_text(samples_page(report))
+    if form == "html":
+        from chopperd.report.html.page import render_samples_html
+
+        text = render_samples_html(report)
+    elif form == "json":
+        text = encode_samples_report(report).decode()
+    else:
+        text = page_text(samples_page(report))
     if output is None:
         _write_safe(text)
     else:

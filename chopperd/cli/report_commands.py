@@ -116,7 +116,7 @@ def _check_output(output: Path | None) -> None:
 
 def _say_no_trace(folder: Path, samples: "SampleSet | None", form: options.Format) -> None:
     missing = f"no Kineto trace written since the start under {folder.resolve()}"
-    if samples is None or form not in {"text", "json"}:
+    if samples is None or form not in {"text", "json", "html"}:
         complain(f"{missing}; no report")
         return
     complain(f"{missing}: reported from samples alone")

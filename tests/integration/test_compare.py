@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(path: Path, document: ReportDocument) -> None:
-    data = formatted(document, "json").encode()
+    data = formatted(document, "html" if path.suffix == ".html" else "json").encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
@@ -61,6 +61,20 @@ def test_two_reports_need_no_dashes_and_a_limit_fails_the_build(
         assert found.out.endswith("slower: communication 2.0\n")
     assert said(capsys, "a.json", "b.json", "--fail-over", "3%").status == 0
     assert said(capsys, "b.json", "a.json", "--fail-over", "0").status == 0  # faster
+
+
+def test_pages_compare_like_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder / "a.html", run_of(STEPS, communication_ms=200))
+    write(folder / "b.html", run_of([ms + 30 for ms in STEPS], communication_ms=230))
+    found = [
+        said(capsys, f"a.{form}", f"b.{form}", "--format", "json") for form in ("html", "json")
+    ]
+    documents = [json.loads(each.out) for each in found]
+    assert documents[0]["comparisons"] == documents[1]["comparisons"]
+    (folder / "a.html").write_bytes((folder / "a.html").read_bytes()[:5000])
+    refused = said(capsys, "a.html", "b.html")
+    assert refused.status == 4
+    assert "a.html: not a report of chopperd" in refused.err
 
 
 def test_each_form_is_written_by_its_suffix(

@@ -181,15 +181,17 @@ def test_the_rest_of_the_document_is_there(report: Report) -> None:
 
 
 @pytest.mark.parametrize("document", [whole, host_only, host_timed])
-def test_json_gzip_and_parquet_give_the_same_frames(
+def test_json_gzip_html_and_parquet_give_the_same_frames(
     as_json: Written, tmp_path: Path, document: Callable[[], ReportDocument]
 ) -> None:
     plain = as_json(document())
     packed, columnar = tmp_path / "report.json.gz", tmp_path / "report.parquet"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     columnar.write_bytes(parquet_bytes(document()))
+    page = tmp_path / "report.html"
+    page.write_text(formatted(document(), "html"))
     expected = chopperd.read_report(str(plain))
-    for path in (packed, columnar):
+    for path in (packed, columnar, page):
         found = chopperd.read_report(path)
         for name in FRAMES:
             assert_frame_equal(getattr(found, name), getattr(expected, name))
@@ -210,7 +212,17 @@ def test_other_programs_read_the_parquet_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b'{"schema": "other"}', b"\x1f\x8bcut", b"PAR1", b"\xff", b"PAR1 no PAR1"]
+    "data",
+    [
+        b"",
+        b"{}",
+        b'{"schema": "other"}',
+        b"\x1f\x8bcut",
+        b"PAR1",
+        b"\xff",
+        b"PAR1 no PAR1",
+        b"<!doctype html>",
+    ],
 )
 def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x"
@@ -253,7 +265,7 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("documented")
-@pytest.mark.parametrize("form", ["text", "json", "csv"])
+@pytest.mark.parametrize("form", ["text", "json", "csv", "html"])
 def test_a_report_is_written_to_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
@@ -267,7 +279,13 @@ def test_a_report_is_written_to_a_file(
 @pytest.mark.usefixtures("documented")
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("r.json", "json"), ("r.JSON", "json"), ("r.csv", "csv"), ("r.txt", "text"), ("r", "text")],
+    [
+        ("r.json", "json"),
+        ("r.JSON", "json"),
+        ("r.csv", "csv"),
+        ("r.txt", "text"),
+        ("r.html", "html"),
+    ],
 )
 def test_the_suffix_of_the_output_chooses_the_form(
     name: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -286,7 +304,10 @@ def test_the_suffix_of_the_output_chooses_the_form(
     [
         (["-o", "r.json", "--format", "csv"], "is json by its suffix, but --format is csv"),
         (["-o", "r.csv.gz", "--format", "text"], "is csv by its suffix, but --format is text"),
-        (["-o", "r.xlsx"], ".xlsx is no known format; use .txt, .md, .json, .csv, .parquet or"),
+        (
+            ["-o", "r.xlsx"],
+            ".xlsx is no known format; use .txt, .md, .json, .html, .csv, .parquet or",
+        ),
     ],
 )
 def test_a_suffix_that_contradicts_the_form_is_a_usage_error(

@@ -1,12 +1,15 @@
 """`record` of a command that writes no trace, and `report --samples` without one."""
 
+import gzip
 import json
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 
 from chopperd import cli
+from tests.unit.report.html.pages import seen
 
 
 @pytest.fixture
@@ -51,6 +54,18 @@ def test_the_document_has_a_schema_of_its_own(
         assert 1000 < each["busy_mhz"] < 1980
         assert 0 < each["lost_ratio"] < 0.5
     assert capsys.readouterr().err.count("reported from samples alone") == 1
+
+
+def test_samples_alone_have_a_page(recorded: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    assert cli.run(["report", "--samples", str(recorded), "-o", str(output)]) == 0
+    page = seen(output.read_text(encoding="utf-8"))
+    assert page.words.strip().startswith("SIMULATED DATA")
+    assert "GPUs are not compared with each other" in page.words
+    assert "chopperd explain profiler" in page.words
+    (packed, _) = page.unseen["script"]
+    inside = json.loads(gzip.decompress(b64decode(packed)))
+    assert inside["schema"] == "chopperd.samples-report/1"
 
 
 @pytest.mark.parametrize(

@@ -48,3 +48,22 @@ def test_neighbours_differ() -> None:
     for marks in (palette.ROWS, palette.CAUSES):
         for one, other in pairwise(marks.values()):
             assert (one.colour, one.texture) != (other.colour, other.texture)
+
+
+def test_pages_draw_every_row_and_cause_in_its_colour_and_texture() -> None:
+    style, shapes = palette.stylesheet(), palette.patterns()
+    for key, mark in {**palette.CAUSES, **palette.ROWS}.items():
+        assert f".f-{key}" in style
+        if mark.texture == "hatch":
+            assert f".f-{key},.p-{key}{{fill:url(#hatch)" in style
+        elif key != "compute_at_ref":
+            assert f"--{key}:{mark.colour};" in style
+            assert f".p-{key}{{" in style
+            assert (f'id="t-{key}"' in shapes) == (mark.texture in {"dots", "dashes"})
+    assert f"--compute:{palette.COMPUTE_LIGHT};" in style
+    assert f"--compute:{palette.COMPUTE_DARK};" in style
+
+
+def test_the_texts_of_simulated_data_are_read_on_their_strip() -> None:
+    assert contrast(palette.SIMULATED_TEXT, palette.SIMULATED) > 4.5
+    assert contrast("#F4D98B", "#2E2508") > 4.5

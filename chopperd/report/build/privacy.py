@@ -132,7 +132,7 @@ def _classes(row: Row) -> tuple[Family, ...]:
     Of a step they are sums over its families, without clocks.
     """
     if not row.classes:
-        return _summed(row.families)
+        return summed(row.families)
     reasons = {family.class_: family.beta_reason for family in row.families}
     return tuple(
         copied(
@@ -146,7 +146,8 @@ def _classes(row: Row) -> tuple[Family, ...]:
     )
 
 
-def _summed(families: Sequence[Family]) -> tuple[Family, ...]:
+def summed(families: Sequence[Family]) -> tuple[Family, ...]:
+    """Return one family for each class, longest first, without clocks."""
     found: dict[str, Family] = {}
     for each in families:
         known = found.get(each.class_)

@@ -268,7 +268,7 @@ def report_of(document: ReportDocument) -> Report:
 
 
 def read_report(path: Path) -> Report:
-    """Read the report in a file: its JSON, also compressed by gzip, or its Parquet form.
+    """Read the report in a file: its JSON (also by gzip), HTML or Parquet form.
 
     Raises `ConfigError` without pandas or pyarrow, `StoreError` if it is no such report.
     """

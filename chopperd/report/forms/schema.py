@@ -12,6 +12,7 @@ import msgspec
 from chopperd.errors import StoreError
 from chopperd.model.report import FIELDS, SCHEMA, Breakdown, LostKind, ReportDocument
 from chopperd.safe_text import visible_json
+from chopperd.report.html.embedded import is_page, taken_out
 
 SCHEMA_FILE: Final = "report.schema.json"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -25,7 +26,7 @@ def encode_json(document: ReportDocument) -> bytes:
 
 
 def read_document(path: Path) -> ReportDocument:
-    """Read a report that was written as JSON, also compressed by gzip.
+    """Read a report that was written as JSON, also compressed by gzip, or as HTML.
 
     Raises:
         StoreError: The file can't be read or is no such report.
@@ -38,9 +39,9 @@ def read_document(path: Path) -> ReportDocument:
     except OSError as error:
         raise StoreError(f"{path}: can't be read: {error.strerror or error}") from error
     try:
-        return msgspec.json.decode(text, type=ReportDocument)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: not a report of chopperd (report --format json): {error}"
+        return msgspec.json.decode(taken_out(text) if is_page(text) else text, type=ReportDocument)
+    except (msgspec.DecodeError, ValueError) as error:
+        message = f"{path}: not a report of chopperd (report --format json or html): {error}"
         raise StoreError(message) from error
 
 
@@ -91,7 +92,7 @@ if __name__ == "__main__":
 
 # The forms in which a report leaves the program, by name; each is imported when asked for.
 
-Format: TypeAlias = Literal["text", "markdown", "json", "csv"]
+Format: TypeAlias = Literal["text", "markdown", "json", "csv", "html"]
 
 
 def formatted(
@@ -118,6 +119,10 @@ def formatted(
         from chopperd.report.text.report import render_markdown  # noqa: PLC0415
 
         return render_markdown(document, by=by)
+    if form == "html":
+        from chopperd.report.html.page import render_html  # noqa: PLC0415
+
+        return render_html(document, by=by)
     from chopperd.report.text.page import WIDTH, page_text  # noqa: PLC0415
     from chopperd.report.text.report import render_rich  # noqa: PLC0415
 

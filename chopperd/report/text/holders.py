@@ -29,7 +29,8 @@ _LEAST_RATIO: Final = 0.01
 _NAMED: Final = 3
 _MOST_LINES: Final = 15
 _MOST_HOLDERS: Final = 30
-_ROW_WORDS: Final = {
+#: Rows of the waterfall that have holders, in a word or two.
+ROW_WORDS: Final = {
     "exposed_comm": "communication",
     "idle_launch_call": "launch",
     "idle_allocator": "memory calls",
@@ -135,7 +136,7 @@ def who_held_it(document: ReportDocument) -> Section | None:
     if found is None or not found.step_ns:
         return None
     rows: list[tuple[str, ...]] = []
-    for row, words in _ROW_WORDS.items():
+    for row, words in ROW_WORDS.items():
         those = found.of(row)
         least = at_least(those)
         for name, time_ns in found.sums(those, _own_name)[:_NAMED]:
@@ -196,7 +197,7 @@ def by_holder(document: ReportDocument) -> Section | None:
 def _holder_line(found: Holders, key: tuple[str, str], those: Sequence[Held]) -> tuple[str, ...]:
     row, name = key
     in_call_ns = sum(each.in_call_ns for each in those)
-    line = _line(found, _ROW_WORDS.get(row, row), name, those)
+    line = _line(found, ROW_WORDS.get(row, row), name, those)
     # One that began in another row has no stretch of its own here.
     stretches = max(sum(each.count for each in those), 1)
     in_call = fmt.milliseconds(in_call_ns) if in_call_ns else UNKNOWN

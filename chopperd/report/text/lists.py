@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from chopperd.model.captures import GpuDrop, JobEntry, TraceEntry
 from chopperd.model.report_rows import Row
 from chopperd.report.text import wording as fmt
-from chopperd.report.text.page import simulated_mark, table
+from chopperd.report.text.page import Section, simulated_mark, table
 from chopperd.report.text.sections import STEP_CAPTION, STEP_COLUMNS, step_cells
 from chopperd.report.text.wording import UNKNOWN
 
@@ -94,12 +94,17 @@ def render_drops(drops: Sequence[GpuDrop], *, simulated: bool | None) -> Group:
     """Render the drops of busy clocks, in the given order."""
     if not drops:
         return Group("no drops of busy clocks")
+    return _marked([drops_table(drops)], simulated)
+
+
+def drops_table(drops: Sequence[GpuDrop]) -> Section:
+    """Return the table of drops of busy clocks, in the given order."""
     columns = (
         *("<begin (UTC)", "<gpu", "<state", "length", "MHz", "depth %", "lost s"),
         *("W", "C", "<cause"),
     )
     caption = "MHz, W, C: just before, and in it (MHz: lowest); lost: busy time lost by the drop"
-    return _marked([table("DROPS", columns, map(_drop_cells, drops), caption=caption)], simulated)
+    return table("DROPS", columns, map(_drop_cells, drops), caption=caption)
 
 
 def _marked(page: Sequence[RenderableType], simulated: bool | None) -> Group:

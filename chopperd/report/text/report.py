@@ -287,7 +287,7 @@ def laid_out(document: ReportDocument, *, by: Breakdown | None) -> Iterator[tupl
     tables = (
         sections.waterfall(document),
         who_held_it(document),
-        *_by(document, by),
+        *broken_down(document, by),
         answers.ranks(document),
         sections.steps(document),
         *pair,
@@ -308,7 +308,8 @@ def laid_out(document: ReportDocument, *, by: Breakdown | None) -> Iterator[tupl
             yield tuple(pair)
 
 
-def _by(document: ReportDocument, by: Breakdown | None) -> tuple[Section | None, ...]:
+def broken_down(document: ReportDocument, by: Breakdown | None) -> tuple[Section | None, ...]:
+    """Return the tables that `--by` adds; of a trace without device work the host's operators."""
     if by is None:
         is_host = bool(document.host) and not document.totals
         return (host_parts(document, "operation"),) if is_host else ()

@@ -3,6 +3,7 @@
 Busy time includes communication and waiting, so these are not the figures of a trace's report.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -11,8 +12,8 @@ from rich.console import Group, RenderableType
 from chopperd.model.samples import BusyPeers, SampledGpu, SamplesReport
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.headline import HeadlineRow
-from chopperd.report.text.lists import render_drops
-from chopperd.report.text.page import plain, simulated_mark, table
+from chopperd.report.text.lists import drops_table
+from chopperd.report.text.page import Section, plain, simulated_mark, table
 from chopperd.report.text.report import FirstScreen
 from chopperd.report.text.wording import UNKNOWN, known
 from chopperd.safe_text import visible_json
@@ -39,18 +40,24 @@ _NO_STEPS: Final = (
 def samples_page(report: SamplesReport) -> Group:
     """Render the report: answer, clock, trust and steps, then GPUs, drops and notes."""
     page: list[RenderableType] = [simulated_mark()] if report.generated.simulated else []
-    page.append(FirstScreen(_rows(report)))
+    page.append(FirstScreen(first_rows(report)))
+    for each in samples_tables(report):
+        page += ["", each]
+    return Group(*page)
+
+
+def samples_tables(report: SamplesReport) -> Iterator[Section]:
+    """Yield the tables of GPUs, drops and notes, those that have rows."""
     if report.gpus:
         cells = [_cells(each) for each in report.gpus]
         bad = {
             i: _BAD for i, each in enumerate(report.gpus) if each.peers and each.peers.stands_out
         }
-        page += ["", table("GPUS", _COLUMNS, cells, caption=_CAPTION, styles=bad)]
+        yield table("GPUS", _COLUMNS, cells, caption=_CAPTION, styles=bad)
     if report.drops:
-        page += ["", render_drops(report.drops, simulated=False)]
+        yield drops_table(report.drops)
     if report.notes:
-        page += ["", plain("NOTES", [(note.text,) for note in report.notes])]
-    return Group(*page)
+        yield plain("NOTES", [(note.text,) for note in report.notes])
 
 
 def encode_samples_report(report: SamplesReport) -> bytes:
@@ -58,7 +65,8 @@ def encode_samples_report(report: SamplesReport) -> bytes:
     return visible_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
 
 
-def _rows(report: SamplesReport) -> tuple[HeadlineRow, ...]:
+def first_rows(report: SamplesReport) -> tuple[HeadlineRow, ...]:
+    """Return the rows of the first screen: the answer, clock, drops, energy, trust and steps."""
     slow = next((each for each in report.gpus if each.gpu == report.look_at), None)
     lines = (
         _none_slow(report) if slow is None else _slow(slow, report),

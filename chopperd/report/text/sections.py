@@ -171,7 +171,7 @@ def gpus(document: ReportDocument) -> Section | None:
         return None
     if not any(known(line.mean_mhz) or len(summary.gpus) > 1 for line in summary.gpus):
         return None
-    lines = sorted(summary.gpus, key=lambda line: -(line.excess_ns_per_step or 0.0))
+    lines = by_excess(summary.gpus)
     shown = lines[:_GPUS_SHOWN]
     title = "GPUS" if len(shown) == len(lines) else f"GPUS  worst {len(shown)} of {len(lines)}"
     columns = (
@@ -182,6 +182,11 @@ def gpus(document: ReportDocument) -> Section | None:
     rows = [_gpu_cells(document, line) for line in shown]
     caption = "gap: of compute, below the reference; excess: a step, beyond the peers"
     return table(title, columns, rows, caption=caption, styles=styles)
+
+
+def by_excess(lines: Sequence[GpuLine]) -> list[GpuLine]:
+    """Return the lines of GPUs, worst excess first."""
+    return sorted(lines, key=lambda line: -(line.excess_ns_per_step or 0.0))
 
 
 def _gpu_cells(document: ReportDocument, line: GpuLine) -> tuple[str, ...]:

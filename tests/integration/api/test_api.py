@@ -243,6 +243,7 @@ def test_kernels_come_by_what_launched_them(api: Starlette, by: str, names: list
         ("text/*", "text/plain; charset=utf-8", "text"),
         ("text/csv, text/plain;q=0.5", "text/csv; charset=utf-8", "csv"),
         ("text/markdown", "text/markdown; charset=utf-8", "markdown"),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "text/html; charset=utf-8", "html"),
         ("image/png, */*;q=0.1", "application/json", "json"),
     ],
 )
@@ -254,6 +255,13 @@ def test_a_report_comes_in_the_form_asked_for(
     assert answer.headers["content-type"] == kind
     assert answer.headers["vary"] == "accept"
     assert json.loads(answer.text)["form"] == form
+
+
+def test_a_page_may_use_its_own_style_and_nothing_else(api: Starlette) -> None:
+    answer = ask(api, "GET", f"{V1}/report/latest", uid=0, headers={"accept": "text/html"})
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; ")
+    assert "http" not in policy
 
 
 def test_other_forms_of_a_report_are_not_to_be_had(api: Starlette) -> None:

@@ -1,0 +1,163 @@
+"""Draw what each step lost to the clock, and its time outside compute."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
+from chopperd.report.html import drawing
+from chopperd.report.html.drawing import Bar, rect, svg
+from chopperd.report.html.markup import Html, sentence, tag
+from chopperd.report.html.tables import room, table_of
+from chopperd.report.text import sections
+from chopperd.report.text import wording as fmt
+from chopperd.report.text.lists import critical_rows
+from chopperd.report.text.wording import known
+from chopperd.units import ms_from_ns
+
+_HEIGHT: Final = 190
+_TOP: Final = 22
+#: Steps that are drawn, the last ones; and of how many the number is written under the bar.
+_MOST_STEPS: Final = 160
+_MOST_NUMBERS: Final = 24
+#: Bars of fewer steps are not wider than of so many.
+_LEAST_SLOTS: Final = 8
+_BAR: Final = 0.62
+_HINT: Final = (
+    "Critical device of each step: what its clock lost, and time outside compute. "
+    "Compute at the reference clock is not drawn."
+)
+_NO_CLOCK: Final = "Critical device of each step: time outside compute. Its clock is not known."
+
+
+def strip(document: ReportDocument) -> Html | None:
+    """Return the drawing of the steps' losses with its table; None without steps of a device."""
+    rows = [row for row in critical_rows(document.steps) if drawing.bar_of(row)]
+    shown = rows[-_MOST_STEPS:]
+    bars = [bar for row in shown if (bar := _outside(drawing.bar_of(row)))]
+    table = sections.steps(document)
+    if not bars or table is None or len({row.step for row in shown}) < len(shown):
+        return None
+    top_ns = max(sum(p.time_ns for p in each.pieces()) for each in bars) or 1
+    top_ns = max(top_ns, *(each.high_ns or 0 for each in bars))
+    slots = max(len(bars), _LEAST_SLOTS)
+    marks = drawing.ticks(0, ms_from_ns(top_ns), 4)
+    sub = _HINT if any(known(each.lost_ns) for each in bars) else _NO_CLOCK
+    if len(shown) < len(rows):
+        sub += f" The last {len(shown)} of {fmt.count(len(rows))} steps."
+    plot = tag(
+        "div",
+        _axis(marks, top_ns),
+        svg(
+            _HEIGHT,
+            [drawing.line(0, y, 1, y, "grid") for y in (_y(mark * 1e6, top_ns) for mark in marks)],
+            [
+                _bar(nth / slots, 1 / slots, *both, top_ns)
+                for nth, both in enumerate(zip(shown, bars, strict=True))
+            ],
+            _drops(document, shown, slots),
+            label=_said(shown, bars),
+            classes="strip",
+        ),
+        tag(
+            "div",
+            [_number(nth, row, len(shown)) for nth, row in enumerate(shown)],
+            [tag("span")] * (slots - len(shown)),
+            class_="picks",
+        ),
+        class_="plot",
+    )
+    details = tag(
+        "details",
+        tag("summary", "As a table"),
+        table_of(table),
+        tag("p", sentence(table.caption), class_="caption"),
+    )
+    return room(
+        "steps", "What each step lost", sub, plot, drawing.legend(bars, with_compute=False), details
+    )
+
+
+def _outside(bar: Bar | None) -> Bar | None:
+    """Return the bar without compute of an unknown clock where none is known: it is no loss."""
+    if bar is None or known(bar.lost_ns):
+        return bar
+    return Bar(
+        rows_ns={**bar.rows_ns, "compute_unsampled": None},
+        by_cause_ns={},
+        window_ns=bar.window_ns,
+        lost_ns=None,
+        excess_ns=None,
+    )
+
+
+def _y(time_ns: float, top_ns: float) -> float:
+    return _HEIGHT - (_HEIGHT - _TOP) * time_ns / top_ns
+
+
+def _axis(marks: Sequence[float], top_ns: float) -> Html:
+    words = [
+        tag("text", f"{mark:g}", x=36, y=_y(mark * 1e6, top_ns) + 4, text_anchor="end")
+        for mark in marks
+    ]
+    unit = tag("text", "ms", x=36, y=10, text_anchor="end")
+    return svg(_HEIGHT, words, unit)
+
+
+def _bar(left: float, slot: float, row: Row, bar: Bar, top_ns: float) -> Html:
+    x, width, base_ns = left + slot * (1 - _BAR) / 2, slot * _BAR, 0.0
+    shapes: list[Html] = []
+    for piece in bar.pieces():
+        upper = _y(base_ns + piece.time_ns, top_ns)
+        height = _y(base_ns, top_ns) - upper
+        said = drawing.title(piece)
+        shapes.append(rect(x, width, upper, height, classes=piece.classes, title=said))
+        base_ns += piece.time_ns
+    if known(bar.low_ns) and known(bar.high_ns) and bar.lost_ns:
+        ends = _y(bar.low_ns, top_ns), _y(bar.high_ns, top_ns)
+        shapes += drawing.upright(left + slot / 2, ends, slot * 0.09)
+    faded = " faded" if row.tail or row.partial else ""
+    return tag("g", shapes, class_=f"step{faded}", data_step=row.step)
+
+
+def _number(nth: int, row: Row, count: int) -> Html:
+    every = -(-count // _MOST_NUMBERS)
+    window = fmt.short_ms(row.window_ns)
+    remark = next((each for each in ("tail", "partial") if getattr(row, each)), "")
+    said = f"step {row.step}, {window} ms{', ' + remark if remark else ''}"
+    if nth % every:
+        return tag("span", data_step=row.step, title=said)
+    below = tag("span", remark or f"{window} ms", class_="opt") if every == 1 else None
+    return tag("span", tag("b", str(row.step)), below, data_step=row.step, title=said)
+
+
+def _drops(document: ReportDocument, shown: Sequence[Row], slots: int) -> list[Html]:
+    """Return a mark above the steps in which the clock of the critical device dropped."""
+    places = {row.step: (nth, row) for nth, row in enumerate(shown)}
+    found: list[Html] = []
+    for drop in document.drops:
+        touched = [
+            nth
+            for step, (nth, row) in places.items()
+            if drop.steps
+            and step is not None
+            and drop.steps[0] <= step <= drop.steps[1]
+            and (row.rank, row.device) == (drop.rank, drop.device)
+        ]
+        if touched:
+            left, right = min(touched) / slots, (max(touched) + 1) / slots
+            words = f"drop, {fmt.decimal(drop.duration_ns / 1e9, 1)} s"
+            found.append(rect(left, right - left, _TOP - 8, 2, classes="alert"))
+            middle = min(max((left + right) / 2, 0.05), 0.95)
+            found.append(drawing.text(middle, _TOP - 12, words, anchor="middle", classes="alert"))
+    return found
+
+
+def _said(shown: Sequence[Row], bars: Sequence[Bar]) -> str:
+    totals = [sum(piece.time_ns for piece in each.pieces()) for each in bars]
+    most = max(range(len(totals)), key=totals.__getitem__)
+    return (
+        f"{fmt.plural(len(shown), 'step')}, each with its loss by cause and its time outside "
+        f"compute; the most in step {shown[most].step}: {fmt.milliseconds(totals[most])} of "
+        f"{fmt.milliseconds(bars[most].window_ns)} ms"
+    )
