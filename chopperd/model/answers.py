@@ -6,6 +6,7 @@ Published names, as in `chopperd.model.report`; `None` is "unknown".
 from collections.abc import Mapping
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 #: What a holder is: an operator, an annotation, a Python frame, or no host thread's doing.
@@ -205,3 +206,30 @@ class Finding(Struct, frozen=True, kw_only=True):
     rank: int | None
     action: str
     command: str
+
+
+class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device ran in one step, and the samples of its clock: to be drawn, not computed with.
+
+    Times are in units of `unit_ns`, from the row's start on. `lanes` has for each class of kernels
+    that ran [gap, length, gap, length, ...]: a gap is the time since the interval before (the first
+    since the start); intervals closer than a few units are one. `samples` has five values each: the
+    time since the sample before (the first since the start), the clock in MHz, the power in W,
+    what ran ("compute", "comm", "copy", "idle"), and why the clock was limited; None is unknown.
+    Samples further apart than `most_apart_ns` say nothing of the time between them; None without
+    samples. Of very many every `every`th is there.
+    """
+
+    job: str | None
+    run: str | None
+    rank: int | None
+    step: int
+    device: int
+    gpu: str | None
+    start_unix_ns: int | None
+    window_ns: int
+    unit_ns: int
+    most_apart_ns: int | None = None
+    every: int = 1
+    lanes: Mapping[str, tuple[int, ...]]
+    samples: tuple[int | float | str | None, ...] = ()

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopperd.model.answers import Finding, Held, RanksSummary, TracedDrop
+from chopperd.model.answers import Finding, Held, RanksSummary, StepTimeline, TracedDrop
 from chopperd.model.memory import RankMemory
 from chopperd.model.report_rows import Row
 from chopperd.model.trace import MOST_DETAILS
@@ -284,7 +284,8 @@ class ReportDocument(Struct, frozen=True, kw_only=True):
     """The whole document; `trace` is the first of `traces`, which rows refer to by rank.
 
     `host` has the host's time of each trace without device work; `ranks` compares the ranks of one
-    job, None for fewer than two.
+    job, None for fewer than two. `timeline` has what ran in a few critical steps, at most 12: the
+    longest, the median one, and those next to drops.
     """
 
     schema: str
@@ -305,6 +306,7 @@ class ReportDocument(Struct, frozen=True, kw_only=True):
     host: tuple[HostTime, ...] = ()
     ranks: RanksSummary | None = None
     memory: tuple[RankMemory, ...] = ()
+    timeline: tuple[StepTimeline, ...] = ()
 
 
 # The long lists of a row of totals: its work by family, operation, layer, phase or annotation; its

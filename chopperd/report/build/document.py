@@ -26,6 +26,7 @@ from chopperd.report.build.processes import clocks_apart_ns, first_step, process
 from chopperd.report.build.ranks import RankComparison
 from chopperd.report.build.rows import DraftRow, without_intervals
 from chopperd.report.build.summary import across_devices, summarise
+from chopperd.report.build.timelines import document_timelines, without_samples
 from chopperd.report.build.trace_notes import noted
 from chopperd.report.build.trace_report import SampledBy, TraceReport
 from chopperd.report.findings.catalogue import findings_of
@@ -73,7 +74,10 @@ def build_document(
     steps, totals = (
         across_devices(ranks.split(_placed(reports, numbers, kind))) for kind in ("steps", "totals")
     )
-    drops = (drop for report in reports for drop in report.drops)
+    drops = sorted(
+        (drop for report in reports for drop in report.drops), key=lambda each: each.start_unix_ns
+    )
+    timelines = (each for report in reports for each in report.timelines)
     document = ReportDocument(
         schema=SCHEMA,
         generated=_generated(reports, version, time),
@@ -88,11 +92,12 @@ def build_document(
         devices=devices,
         totals=tuple(each.row for each in totals),
         steps=(*(each.row for each in steps), *(row for r in reports for row in r.host_steps)),
-        drops=tuple(sorted(drops, key=lambda each: each.start_unix_ns)),
+        drops=tuple(drops),
         notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals), *ranks.notes()))),
         host=tuple(report.host for report in reports if report.host is not None),
         ranks=ranks.summary(steps),
         memory=tuple(each for report in reports for each in report.memory),
+        timeline=document_timelines(timelines, (each.row for each in steps), drops),
     )
     document = replace(document, findings=findings_of(document, in_agent=in_agent))
     return with_selection(document, selection)
@@ -115,12 +120,16 @@ def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
         ),
         notes=(*report.notes, Note(code="clocks_differ", text=text)),
         drops=(),
+        timelines=tuple(map(without_samples, report.timelines)),
     )
 
 
 def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:
     """Return the document with the selected steps, in order; `StepNotFoundError` without."""
-    return replace(document, steps=_selected(document.steps, selection))
+    steps = _selected(document.steps, selection)
+    numbers = {row.step for row in steps}
+    timeline = tuple(each for each in document.timeline if each.step in numbers)
+    return replace(document, steps=steps, timeline=timeline)
 
 
 def _placed(

@@ -9,7 +9,7 @@ from msgspec import Struct
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.ranks.collectives import PackedCollectives, collectives_of_device, pack
 from chopperd.correlate.timebase import realtime_step_ns
-from chopperd.model.answers import DropShare, TracedDrop
+from chopperd.model.answers import DropShare, StepTimeline, TracedDrop
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
 from chopperd.model.captures import GpuDrop
 from chopperd.model.kinds import KERNEL_CLASSES
@@ -31,6 +31,7 @@ from chopperd.report.build.rows import (
     without_intervals,
     without_loss_interval,
 )
+from chopperd.report.build.timelines import device_timelines
 from chopperd.report.build.trace_notes import lost_by_kind, rocm_notes, trace_notes
 from chopperd.report.build.work import host_time
 from chopperd.units import NS_PER_S, NS_PER_US
@@ -101,6 +102,7 @@ class TraceReport(Struct, frozen=True, kw_only=True):
     collectives: tuple[PackedCollectives, ...] = ()
     drops: tuple[TracedDrop, ...] = ()
     memory: tuple[RankMemory, ...] = ()
+    timelines: tuple[StepTimeline, ...] = ()  # of steps that may be drawn in detail
 
 
 def report_trace(
@@ -121,6 +123,10 @@ def report_trace(
         clocked_device(device, timeline, trace, usable, options) for device in timeline.devices
     ]
     rows = [_rows(each, timeline, trace, stepped=bool(stepped)) for each in clocked]
+    found = [
+        () if stepped else tuple(_drops(device, each, timeline, find_drops))
+        for device, each in zip(timeline.devices, clocked, strict=True)
+    ]
     sources = dict.fromkeys(each.gpu.power_source for each in (samples.gpus if samples else ()))
     used = {window.step for device in timeline.devices for window in device.windows}
     clocks = [each.joined.clocks for each in clocked]
@@ -145,25 +151,36 @@ def report_trace(
         notes=tuple(notes),
         host=None if host is None else host_time(host, meta.job, meta.run, meta.rank),
         collectives=_collectives(clocked, timeline) if meta.anchored else (),
-        drops=tuple(
-            drop
-            for device, each in zip(timeline.devices, clocked, strict=True)
-            for drop in (() if stepped else _drops(device, each, timeline, find_drops))
-        ),
+        drops=tuple(drop for those in found for drop in those),
         memory=memory_beside_clock(
             memory,
             [each.summary for each in clocked],
             (draft.row for steps, _ in rows for draft in steps),
         ),
+        timelines=tuple(
+            each
+            for one, (steps, _), drops in zip(clocked, rows, found, strict=True)
+            for each in device_timelines(
+                one,
+                [draft.row for draft in steps],
+                drops,
+                with_samples=not (stepped or _untrue(one)),
+            )
+        ),
     )
+
+
+def _untrue(clocked: ClockedDevice) -> bool:
+    """Whether the samples are no evidence of what the traced GPU did."""
+    return any(each.code in _OF_ANOTHER for each in clocked.doubts)
 
 
 def _drops(
     device: DeviceTimeline, clocked: ClockedDevice, timeline: Timeline, find: FindDrops | None
 ) -> list[TracedDrop]:
     """Return the drops while the GPU was traced; times are the samples' less the sensor's lag."""
-    untrue, clocks = any(each.code in _OF_ANOTHER for each in clocked.doubts), clocked.joined.clocks
-    if find is None or clocked.samples is None or clocks is None or untrue:
+    clocks = clocked.joined.clocks
+    if find is None or clocked.samples is None or clocks is None or _untrue(clocked):
         return []
     begin_ns, end_ns = int(device.start_ns[0]), int(device.end_ns.max())
     lag_ns = clocks.subtracted_ns

@@ -11,8 +11,8 @@ import msgspec
 
 from chopperd.errors import StoreError
 from chopperd.model.report import FIELDS, SCHEMA, Breakdown, LostKind, ReportDocument
-from chopperd.safe_text import visible_json
 from chopperd.report.html.embedded import is_page, taken_out
+from chopperd.safe_text import visible_json
 
 SCHEMA_FILE: Final = "report.schema.json"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -6,8 +6,8 @@ from re import Match
 from re import compile as pattern
 from typing import Final, TypeAlias
 
-from chopperd.model.safe_text import visible
 from chopperd.report.text.wording import UNKNOWN
+from chopperd.safe_text import visible
 
 #: What the pages show for a figure that is not known.
 NONE: Final = "\N{EN DASH}"

@@ -11,7 +11,6 @@ import msgspec
 
 from chopperd import palette
 from chopperd.model.report import SCHEMA, Breakdown, ReportDocument
-from chopperd.model.safe_text import visible_json
 from chopperd.model.samples import SamplesReport
 from chopperd.report.html import embedded, gpus, ranks, steps
 from chopperd.report.html.markup import Content, Html, copied, joined, sentence, tag
@@ -23,6 +22,7 @@ from chopperd.report.text.page import SIMULATED, Section
 from chopperd.report.text.report import broken_down, collectives, contention, copies, efficiency
 from chopperd.report.text.samples_page import first_rows, samples_tables
 from chopperd.report.text.wording import known
+from chopperd.safe_text import visible_json
 
 #: The schema is told at the beginning, where readers of files look for it.
 _FRAME: Final = (
