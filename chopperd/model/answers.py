@@ -216,8 +216,9 @@ class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
     since the start); intervals closer than a few units are one. `samples` has five values each: the
     time since the sample before (the first since the start), the clock in MHz, the power in W,
     what ran ("compute", "comm", "copy", "idle"), and why the clock was limited; None is unknown.
-    Samples further apart than `most_apart_ns` say nothing of the time between them; None without
-    samples. Of very many every `every`th is there.
+    They are those of the step's time, of very many every `every`th, and the nearest in compute
+    before and after it, so that the first time may be negative. Samples in compute further apart
+    than `most_apart_ns` say nothing of the time between them; None without samples.
     """
 
     job: str | None

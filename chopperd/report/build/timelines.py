@@ -162,11 +162,15 @@ def _coded(start: Int64s, end: Int64s) -> tuple[int, ...]:
 def _sampled(
     bare: StepTimeline, clocks: RowClocks, samples: GpuSamples, window: DeviceWindow
 ) -> StepTimeline:
-    """Return the timeline with the samples that lie in its window."""
-    t_ns = clocks.samples.t_ns
-    rows = np.flatnonzero((t_ns >= window.start_ns) & (t_ns < window.end_ns))
-    every = max(-(-len(rows) // _MOST_SAMPLES), 1)
-    rows = rows[::every]
+    """Return the timeline with the samples of its window, and those in compute next to it."""
+    t_ns, most_apart_ns = clocks.samples.t_ns, clocks.samples.max_in_class_gap_ns
+    first, end = np.searchsorted(t_ns, (window.start_ns, window.end_ns)).tolist()
+    every = max(-(-(end - first) // _MOST_SAMPLES), 1)
+    computing = np.flatnonzero(clocks.samples.label == RunningClass.COMPUTE)
+    before, after = computing[computing < first][-1:], computing[computing >= end][:1]
+    before = before[t_ns[before] >= window.start_ns - most_apart_ns]
+    after = after[t_ns[after] <= window.end_ns + most_apart_ns]
+    rows = np.concatenate((before, np.arange(first, end, every), after))
     at = (t_ns[rows] - window.start_ns) // bare.unit_ns
     own = clocks.sample_rows[rows]
     shares = bit_shares(samples.causes[own])
@@ -181,7 +185,7 @@ def _sampled(
     )
     return msgspec.structs.replace(
         bare,
-        most_apart_ns=clocks.samples.max_gap_ns * every,
+        most_apart_ns=most_apart_ns,
         every=every,
         samples=tuple(value for sample in values for value in sample),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import floor, log10
 from typing import Final
 
@@ -18,6 +19,8 @@ _AFTER: Final = tuple(key for key in ROWS if key not in {_LOSS, _COMPUTE})
 _EXCESS: Final = "more than its peers"
 _PHYSICS: Final = "its peers lose it too"
 _CEILING: Final = "at most, peers unknown"
+#: A point so many px from the line between its neighbours is on it.
+_STRAIGHT: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +154,10 @@ def svg(height: float, *content: Content, label: str = "", classes: str = "") ->
         "svg",
         content,
         class_=classes or None,
-        width="100%",
         height=height,
         role="img" if label else None,
         aria_label=label or None,
         aria_hidden=None if label else "true",
-        focusable="false",
     )
 
 
@@ -198,7 +199,7 @@ def swatch(key: str, *, is_pale: bool = False) -> Html:
     """Return a small square in the colour of a row or cause."""
     name = f"{'p' if is_pale else 'f'}-{key}"
     inner = tag("rect", x=1, y=1, width=10, height=10, rx=2, class_=name)
-    return tag("svg", inner, class_="sw", aria_hidden="true", focusable="false")
+    return tag("svg", inner, class_="sw", aria_hidden="true")
 
 
 def whisker(x1: float, x2: float, y: float, reach: float = 4) -> list[Html]:
@@ -258,11 +259,7 @@ def _of(cause: str, solid: set[str], key: str, pale: str) -> str:
 
 
 _WHISKER: Final = tag(
-    "svg",
-    tag("path", d="M6 1v10M3 1h6M3 11h6", class_="whisker"),
-    class_="sw",
-    aria_hidden="true",
-    focusable="false",
+    "svg", tag("path", d="M6 1v10M3 1h6M3 11h6", class_="whisker"), class_="sw", aria_hidden="true"
 )
 
 
@@ -272,5 +269,11 @@ def title(piece: Piece) -> str:
 
 
 def polyline(points: Sequence[tuple[float, float]]) -> str:
-    """Return the path through points, in the units of its view box."""
-    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    """Return the path through points, without those that lie on the line between others."""
+    kept = list(points[:1])
+    for one, other in pairwise(points[1:]):
+        (x0, y0), (x1, y1), (x2, y2) = kept[-1], one, other
+        if abs((y2 - y0) * (x1 - x0) - (y1 - y0) * (x2 - x0)) > _STRAIGHT * abs(x2 - x0):
+            kept.append(one)
+    kept += points[1:][-1:]
+    return "M" + "L".join(f"{number(round(x, 1))} {number(round(y, 1))}" for x, y in kept)

@@ -62,11 +62,12 @@ _MOST_PACKED: Final = 100_000
 def trimmed(document: ReportDocument) -> ReportDocument:
     """Return the document as it is embedded: a large one with one family a class in its steps.
 
-    Those are what `compare` reads of them; the lists of whole files stay.
+    Those are what `compare` reads of them; all lists of whole files stay.
     """
     if len(gzip.compress(msgspec.json.encode(document), 1)) <= _MOST_PACKED:
         return document
     steps = tuple(
-        replace(without_parts(row), families=summed(row.families)) for row in document.steps
+        replace(without_parts(row), families=summed(row.families), copies=(), collectives=())
+        for row in document.steps
     )
     return replace(document, steps=steps)

@@ -12,7 +12,8 @@ from chopperd.safe_text import visible
 #: What the pages show for a figure that is not known.
 NONE: Final = "\N{EN DASH}"
 _INTERVAL: Final = pattern(r"\[-?&?[\d<l][^\[\]]{0,40}\]")
-_EMPTY: Final = frozenset({"meta", "br", "hr", "input", "rect", "line", "path", "circle", "col"})
+_VOID: Final = frozenset({"meta", "br", "hr", "input", "col"})
+_SHAPES: Final = frozenset({"rect", "line", "path", "circle"})
 
 
 class Html(str):
@@ -25,20 +26,18 @@ Content: TypeAlias = "str | Iterable[Content] | None"
 Attribute: TypeAlias = str | float | bool | None
 
 
-def tag(name: str, *content: Content, **attributes: Attribute) -> Html:
+def tag(element: str, /, *content: Content, **attributes: Attribute) -> Html:
     """Return an element; `class_` is `class`, other underscores are hyphens, None is left out."""
     shown = "".join(
         f" {key.removesuffix('_').replace('_', '-')}" + ("" if value is True else _value(value))
         for key, value in attributes.items()
         if value is not None and value is not False
     )
-    if name in _EMPTY and not content:
-        return Html(
-            f"<{name}{shown}>"
-            if name in {"meta", "br", "hr", "input", "col"}
-            else f"<{name}{shown}/>"
-        )
-    return Html(f"<{name}{shown}>{joined(content)}</{name}>")
+    if element in _VOID:
+        return Html(f"<{element}{shown}>")
+    if element in _SHAPES and not content:
+        return Html(f"<{element}{shown}/>")
+    return Html(f"<{element}{shown}>{joined(content)}</{element}>")
 
 
 def joined(content: Content) -> Html:

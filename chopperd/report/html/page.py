@@ -12,7 +12,7 @@ import msgspec
 from chopperd import palette
 from chopperd.model.report import SCHEMA, Breakdown, ReportDocument
 from chopperd.model.samples import SamplesReport
-from chopperd.report.html import embedded, gpus, ranks, steps
+from chopperd.report.html import embedded, gpus, ranks, steps, timelines
 from chopperd.report.html.markup import Content, Html, copied, joined, sentence, tag
 from chopperd.report.html.tables import panel, room, verdict
 from chopperd.report.text import answers, sections
@@ -63,6 +63,7 @@ def render_samples_html(report: SamplesReport) -> str:
 def _rooms(document: ReportDocument, by: Breakdown | None) -> Iterator[Html | None]:
     yield steps.strip(document) or _panel("steps", sections.steps(document))
     yield ranks.by_rank(document)
+    yield timelines.clock_under_kernels(document)
     yield _panel("job", answers.ranks(document))
     yield gpus.compared(document)
     yield gpus.classes_of(document)

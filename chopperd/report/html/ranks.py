@@ -20,7 +20,7 @@ _SUB: Final = (
     "Mean of the complete steps, the device that sets the pace first. Losses stand at the left, "
     "so that they can be compared."
 )
-_HEADS: Final = ("excess ms [95 %]", "clock loss ms", "window ms")
+_HEADS: Final = ("excess ms [95 %]", "lost ms", "window ms")
 _BAR_HEIGHT: Final = 18
 #: Numbers nearer to the right end of the scale have no room.
 _LAST: Final = 0.97
@@ -37,7 +37,10 @@ def by_rank(document: ReportDocument) -> Html | None:
     lines = _ranked(document)
     bars = [bar for _, bar in lines]
     longest_ns = max((each.window_ns for each in bars), default=1.0)
-    heads = (tag("th", each, scope="col", class_="num") for each in _HEADS)
+    heads = (
+        tag("th", each, scope="col", class_="num opt" if each == _HEADS[-1] else "num")
+        for each in _HEADS
+    )
     table = tag(
         "table",
         tag("caption", "Mean time of each device", class_="sr"),
@@ -130,7 +133,7 @@ def _line(row: Row, bar: Bar, longest_ns: float) -> Html:
         tag("td", svg(_BAR_HEIGHT, shapes, label=label), class_="bar"),
         tag("td", figure(fmt.milliseconds(bar.excess_ns)), grey, class_="num"),
         tag("td", figure(fmt.milliseconds(bar.lost_ns)), class_="num"),
-        tag("td", figure(fmt.milliseconds(bar.window_ns)), class_="num"),
+        tag("td", figure(fmt.milliseconds(bar.window_ns)), class_="num opt"),
         data_rank=row.rank,
         data_device=row.device,
     )

@@ -60,7 +60,13 @@ def caption_of(section: Section) -> Html | None:
 def table_of(section: Section, extra: Sequence[Column] = ()) -> Html:
     """Return a table; columns that give way in narrow text do so on a narrow screen."""
     columns, rows = section.known_cells()
-    marks = [(not {"<", "="}.isdisjoint(mark), "opt" if "?" in mark else "") for mark, _ in columns]
+    marks = [
+        (
+            not {"<", "="}.isdisjoint(mark),
+            " ".join(("name",) * ("~" in mark) + ("opt",) * ("?" in mark)),
+        )
+        for mark, _ in columns
+    ]
     names = [
         tag("th", name, scope="col", class_=_names("" if is_left else "num", narrow))
         for (_, name), (is_left, narrow) in zip(columns, marks, strict=True)
@@ -98,8 +104,10 @@ def _names(*names: str) -> str | None:
 def verdict(rows: Sequence[HeadlineRow], beside: Content = None) -> Html:
     """Return the first lines of a report as the head of the page."""
     first, *others = rows
-    title, *rest = first.clauses or ("",)
-    heading = [tag("span", first.label, class_="what"), " ", sentence(title)]
+    clause, *more = first.clauses or ("",)
+    title, colon, details = clause.partition(": ")
+    rest = [*([details] if details else []), *more]
+    heading = [tag("span", first.label, class_="what"), " ", sentence(title + colon.rstrip())]
     lead = tag("p", sentence(first.separator.join(rest)), class_="lead") if rest else None
     lines = [
         (tag("dt", row.label), tag("dd", [_clause(row, nth) for nth in range(len(row.clauses))]))

@@ -27,10 +27,12 @@ def test_a_step_has_its_lanes_and_the_samples_of_its_time() -> None:
     assert (first.step, second.step) == (1, 2)
     assert (first.window_ns, first.unit_ns) == (STEP_MS * MS, UNIT_NS)
     assert first.lanes == {"gemm": (0, 3200), "comm": (3200, 800)}
-    assert first.most_apart_ns == 30 * MS
+    assert first.most_apart_ns == 1000 * MS
     found = five(first)
-    assert [each[1] for each in found] == [1500] * 10
-    assert [each[3] for each in found] == ["compute"] * 8 + ["comm"] * 2
+    assert [each[1] for each in found] == [1500] * 11
+    assert [each[3] for each in found] == ["compute"] * 8 + ["comm"] * 2 + ["compute"]
+    assert [each[3] for each in five(second)] == ["compute"] * 9 + ["comm"] * 2 + ["compute"]
+    assert five(second)[0][0] == -801  # 20 ms and the 1 us by which the window begins late
     times = np.cumsum([each[0] for each in found]) * UNIT_NS
     assert np.all(np.diff(times) == 10 * MS)
     assert first.start_unix_ns == report.steps[0].start_unix_ns
