@@ -1,25 +1,35 @@
-"""Generate all boards into `generated/`, and into the folder of the chart that installs them."""
+"""Generate boards and rules into `dashboards/generated`, `deploy/` and the chart."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from dashboards import node_and_gpu
+from dashboards import agent, fleet, fsdp, job, node_and_gpu
 from dashboards.checks import board_problems
-from dashboards.document import encoded
+from dashboards.document import Document, encoded
+from dashboards.rules_file import rule_files
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = (ROOT / "dashboards/generated", ROOT / "helm/chopperd/dashboards")
+RULE_FOLDERS: Final = (ROOT / "deploy/prometheus", ROOT / "helm/chopperd/rules")
+
+BOARDS: Final[Mapping[str, Callable[[], Document]]] = {
+    "fleet.json": fleet.board,
+    "node-and-gpu.json": node_and_gpu.board,
+    "job.json": job.board,
+    "fsdp.json": fsdp.board,
+    "agent.json": agent.board,
+}
 
 
 def board_files() -> Mapping[str, str]:
     """Return the text of each board's file, by file name.
 
     Raises:
-        ValueError: A board has a problem that would leave it empty.
+        ValueError: A board has a problem that would leave it empty, or names an unknown series.
     """
-    boards = {"node-and-gpu.json": node_and_gpu.board()}
+    boards = {name: make() for name, make in BOARDS.items()}
     problems = [problem for board in boards.values() for problem in board_problems(board)]
     if problems:
         raise ValueError("\n".join(problems))
@@ -28,9 +38,11 @@ def board_files() -> Mapping[str, str]:
 
 def main() -> int:
     """Write the files; return the exit status."""
-    for name, text in board_files().items():
-        for folder in FOLDERS:
-            (folder / name).write_text(text, encoding="utf-8")
+    for folders, files in ((FOLDERS, board_files()), (RULE_FOLDERS, rule_files())):
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+            for name, text in files.items():
+                (folder / name).write_text(text, encoding="utf-8")
     return 0
 
 

@@ -9,7 +9,11 @@ import msgspec
 from dashboards.panels import DATASOURCE
 
 _RATE: Final = re.compile(r"\b(?:i?rate|increase|i?delta|deriv)\([^\[]*(\[[^\]]*\])")
-_RATE_RANGE: Final = "[$__rate_interval]"
+#: Windows that Grafana makes of the least step, or of the time shown.
+_MADE_BY_GRAFANA: Final = frozenset({"[$__rate_interval]", "[$__range]"})
+#: Others hold four scrapes that are a minute apart.
+_LEAST_WINDOW_S: Final = 240
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class _Target(msgspec.Struct):
@@ -95,10 +99,16 @@ def _panel_problems(panel: _Panel) -> Iterator[str]:
             yield f"asks {asking.datasource!r}, not the chosen Prometheus"
     for target in panel.targets:
         for window in _RATE.findall(target.expr):
-            if window != _RATE_RANGE:
-                yield f"{window} may hold fewer than two scrapes: use {_RATE_RANGE}"
+            if window not in _MADE_BY_GRAFANA and _window_s(window) < _LEAST_WINDOW_S:
+                yield f"{window} may hold fewer than two scrapes: use [$__rate_interval]"
         if not target.interval:
             yield "has no least step: Grafana would assume scrapes 15 s apart"
+
+
+def _window_s(window: str) -> int:
+    """Return the length of a window such as [5m]; 0 where it is none."""
+    found = re.fullmatch(r"\[(\d+)([smhd])\]", window)
+    return int(found[1]) * _SECONDS[found[2]] if found else 0
 
 
 def _chooses_datasource(variable: _Variable) -> bool:

@@ -1,0 +1,115 @@
+"""Names that expressions may use: the exporter's catalogue, and metrics that it lacks yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chopperd.export.metric import Profile
+from chopperd.export.rendering import CATALOGUE
+
+#: Values of a label, or None where the set is open.
+Values = tuple[str, ...] | None
+
+#: Labels of the scraped target, which every series may have; `rack` where a site adds it.
+TARGET_LABELS: Final = ("cluster", "instance", "job", "rack")
+#: What identifies a GPU, also where two clusters have nodes of one name.
+GPU_LABELS: Final = "cluster, instance, gpu"
+NODE_LABELS: Final = "cluster, instance"
+
+STEP_MARKS: Final = "steps that the job marks, which no released agent exports yet"
+WORKLOADS: Final = "chopperd_workload_info, which no released agent exports yet"
+MEMORY: Final = "a capture with profile_memory=True, and metrics.profile = full"
+RANKS: Final = "a capture of all ranks of the node, which no released agent exports yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric as expressions may name it.
+
+    Attributes:
+        name: Whole, with the prefix.
+        labels: Its own labels with their values.
+        needs: What has to be there in addition to an agent with the profile `standard`; empty if
+            nothing.
+    """
+
+    name: str
+    labels: Mapping[str, Values]
+    needs: str = ""
+
+
+def _planned(needs: str, *names: str, **labels: Values) -> dict[str, Series]:
+    """Return metrics of the design that the catalogue may still lack."""
+    own: dict[str, Values] = {"gpu": None, **labels}
+    return {f"chopperd_{name}": Series(f"chopperd_{name}", own, needs) for name in names}
+
+
+#: Of the design (DESIGN § 7); a metric of the same name in the catalogue goes first.
+PLANNED: Final[Mapping[str, Series]] = {
+    **_planned(WORKLOADS, "workload_info", workload=None, rank=None),
+    **_planned(STEP_MARKS, "steps_total", "step_seconds_total", "step_tokens_total"),
+    **_planned(
+        MEMORY,
+        "traced_memory_allocated_peak_bytes",
+        "traced_memory_reserved_peak_bytes",
+        "traced_memory_reserved_variation_ratio",
+        "traced_memory_steps_total",
+        "traced_memory_segment_calls_total",
+        "traced_memory_segment_seconds_total",
+        "traced_memory_retries_total",
+    ),
+    **_planned(MEMORY, "traced_determinism_verdict", verdict=None),
+    **_planned(RANKS, "traced_last_rank_total", "traced_wait_caused_seconds_total"),
+}
+
+_EXPORTED: Final[Mapping[str, Series]] = {
+    metric.name: Series(
+        metric.name,
+        {label.name: label.values for label in metric.labels},
+        "metrics.profile = full" if metric.profile > Profile.STANDARD else "",
+    )
+    for metric in CATALOGUE
+}
+#: `full` does not say all that device memory needs.
+KNOWN: Final[Mapping[str, Series]] = {
+    **PLANNED,
+    **_EXPORTED,
+    **{name: each for name, each in PLANNED.items() if each.needs == MEMORY},
+}
+
+
+def metric(name: str, /, **matchers: str | tuple[str, ...]) -> str:
+    """Return the selector of a metric, named without the common prefix.
+
+    Args:
+        name: As in the catalogue, without `chopperd_`.
+        matchers: Labels with the value, or the values, to take.
+
+    Raises:
+        ValueError: The catalogue has no such metric, label or value.
+    """
+    whole = f"chopperd_{name}"
+    if whole not in KNOWN:
+        raise ValueError(f"the catalogue has no metric {whole}")
+    return selector(KNOWN[whole], [matcher(KNOWN[whole], *each) for each in matchers.items()])
+
+
+def selector(series: Series, matchers: list[str]) -> str:
+    """Return the selector of a series with matchers."""
+    return f"{series.name}{{{', '.join(matchers)}}}" if matchers else series.name
+
+
+def matcher(series: Series, label: str, value: str | tuple[str, ...]) -> str:
+    """Return one matcher.
+
+    Raises:
+        ValueError: The series has no such label, or the label never has the value.
+    """
+    if label not in series.labels and label not in TARGET_LABELS:
+        raise ValueError(f"{series.name} has no label {label}")
+    wanted = (value,) if isinstance(value, str) else value
+    allowed = series.labels.get(label)
+    for each in wanted:
+        if allowed is not None and each not in allowed:
+            raise ValueError(f"{label} of {series.name} is never {each!r}")
+    return f'{label}="{value}"' if isinstance(value, str) else f'{label}=~"{"|".join(value)}"'
