@@ -14,6 +14,7 @@ from dashboards.queries import BY_GPU, ON_GPU, Query, added_since, by_rank, chos
 _RESERVED: Final = chosen("traced_memory_reserved_peak_bytes")
 _VARIATION: Final = chosen("traced_memory_reserved_variation_ratio")
 _SIZE: Final = chosen("gpu_memory_size_bytes")
+_FILLED: Final = f"{_RESERVED} / {ON_GPU} {_SIZE}"
 _CLOCK: Final = chosen("gpu:chopperd_gpu_busy_sm_clock_hertz:mean5m")
 _NO_MEMORY: Final = "No memory figures in the last 15 minutes."
 _ALLOCATOR: Final = ROWS["idle_allocator"].colour
@@ -57,7 +58,7 @@ def _worst_peak() -> Panel:
             "device's.",
             absent=_NO_MEMORY,
         ),
-        (Query(expr=f"max({of_workload(f'{_RESERVED} / {_SIZE}')})", legend="reserved"),),
+        (Query(expr=f"max({of_workload(_FILLED)})", legend="reserved"),),
         unit="percentunit",
         steps=(Step(AMBER, 0.95),),
     )
@@ -193,7 +194,7 @@ def _ranks() -> Panel:
     calls = chosen("traced_memory_segment_seconds_total")
     steps = chosen("traced_memory_steps_total")
     per_step = f"({added_since(calls, calls)}) / ({added_since(steps, steps)} > 0)"
-    asked = (f"{_RESERVED} / {_SIZE}", _VARIATION, per_step, _CLOCK)
+    asked = (_FILLED, _VARIATION, per_step, _CLOCK)
     columns = {
         "rank": "rank",
         "instance": "node",

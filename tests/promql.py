@@ -14,10 +14,24 @@ class Selector:
     labels: frozenset[str]
 
 
-def filled_in(expression: str, *, node: str, window: str, cluster: str = "") -> str:
-    """As Grafana sends it, for one node and all its GPUs; no cluster where nothing is labelled."""
-    text = expression.replace("$__rate_interval", window).replace("$cluster", cluster)
-    return text.replace("$node", node).replace("$gpu", ".*")
+def filled_in(
+    expression: str, *, window: str, node: str = ".*", cluster: str = ".*", workload: str = ".*"
+) -> str:
+    """As Grafana sends it: for all GPUs, and for all nodes, clusters and workloads unless said.
+
+    The time shown is an hour.
+    """
+    values = {
+        "$__rate_interval": window,
+        "$__range": "1h",
+        "$cluster": cluster,
+        "$node": node,
+        "$workload": workload,
+        "$gpu": ".*",
+    }
+    for variable, value in values.items():
+        expression = expression.replace(variable, value)
+    return expression
 
 
 def selectors(expression: str) -> list[Selector]:

@@ -146,7 +146,7 @@ GPU_METRICS: Final = (
         "lower edge is the bucket before",
         gpu_by(BUCKET, _residency),
     ),
-    full(
+    standard(
         "gpu_clock_drops_total",
         "Drops of the busy clock below its median of the minute before, counted at their onset",
         gpu_value("drops.count"),
@@ -167,7 +167,7 @@ GPU_METRICS: Final = (
         "mean clocks over the last 2 s; sm_clock is that of the lowest",
         gpu_value("dies.spread_mhz", hertz_from_megahertz),
     ),
-    standard(
+    full(
         "gpu_mem_clock_hertz",
         "Newest memory clock",
         gpu_value("reading.mem_clock_mhz", hertz_from_megahertz),

@@ -6,7 +6,6 @@ Published names, as in `chopperd.model.report`; `None` is "unknown".
 from collections.abc import Mapping
 from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 
 #: What a holder is: an operator, an annotation, a Python frame, or no host thread's doing.
@@ -208,7 +207,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     command: str
 
 
-class StepTimeline(msgspec.Struct, frozen=True, kw_only=True):
+class StepTimeline(Struct, frozen=True, kw_only=True):
     """What a device ran in one step, and the samples of its clock: to be drawn, not computed with.
 
     Times are in units of `unit_ns`, from the row's start on. `lanes` has for each class of kernels

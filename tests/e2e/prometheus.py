@@ -85,15 +85,17 @@ def _points(series: _Series) -> list[tuple[float, str]]:
 
 
 @contextmanager
-def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
+def prometheus(folder: Path, scrape_configs: str, rules: str = "") -> Iterator[Prometheus]:
     """A Prometheus that scrapes as `scrape_configs` (YAML, a list) says, ended afterwards.
 
     Args:
         folder: Where it keeps its data.
         scrape_configs: The list under `scrape_configs:`.
+        rules: Text of a file of rules.
     """
     config = folder / "prometheus.yml"
-    config.write_text(f"scrape_configs:\n{scrape_configs}")
+    (folder / "rules.yml").write_text(rules or "groups: []")
+    config.write_text(f"rule_files: [rules.yml]\nscrape_configs:\n{scrape_configs}")
     for _ in range(_MOST_STARTS):
         server = Prometheus(f"127.0.0.1:{free_port()}")
         process = _started(folder, config, server.address)

@@ -83,11 +83,11 @@ def test_profiles_hold_the_ones_before_them() -> None:
     ("profile", "of_gpus", "of_agent"),
     # By hand, for one GPU of which all is known. Minimal: up, info, clock, reference, cycles,
     # sampled, busy, busy cycles, busy sampled, excess, power, limit, energy, 2 temperatures.
-    # Standard adds memory clock, default limit, memory used and size, activity, last sample, kept
+    # Standard adds drops, default limit, memory used and size, activity, last sample, kept
     # rate; 10 causes lost; 5 counters of NVML; traced: 12 rows, 10 causes, the time. Full adds 11
-    # buckets, 13 classes, the loss of 10 compute classes, 3 figures of drops, the memory reserved,
-    # the temperature at which the hardware slows down, the spread of dies, 8 figures of traced
-    # device memory, and 5 paces.
+    # buckets, 13 classes, the loss of 10 compute classes, 2 figures of drops, the memory clock, the
+    # memory reserved, the temperature at which the hardware slows down, the spread of dies, 8
+    # figures of traced device memory, and 5 paces.
     # The agent, minimal: build, backend, simulated, paused, snapshot, ticks, missed, restarts,
     # series, render errors. Standard adds start, 3 kinds of call, 3 of faults, abandoned, lost
     # samples, damaged chunks, recorder, store, memory rows, spool, waiting, 6 outcomes,
