@@ -138,7 +138,7 @@ def _worst() -> Panel:
         f"max {BY_GPU} ({chosen('gpu:chopperd_gpu_held_by:code5m')}) {of_worst}",
         f"max {BY_GPU} ({below}) {of_worst}",
         f"max {BY_GPU} ({heat}) {of_worst}",
-        f"max by (cluster, instance, gpu, workload) ({by_rank('chopperd_gpu_up')}) {of_worst}",
+        f"max by (cluster, instance, gpu, workload) ({by_rank(chosen('gpu_up'))}) {of_worst}",
     )
     columns = {
         "cluster": "cluster",
