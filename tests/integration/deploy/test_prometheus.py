@@ -27,9 +27,9 @@ WINDOW = "4m"
 #: What a node with four GPUs exports, as promtool writes series: start, growth a minute, minutes.
 #: All but GPU 3 are busy half of the time, of a reference of 2.0 GHz. GPU 0 at 1.5 GHz: of 30 s a
 #: minute a quarter, 7.5 s, goes to the clock, and 1.5 s of that is excess. GPU 1 and 2 at 2.0 GHz;
-#: GPU 2's clock is known for 24 of 30 s. GPU 3 is idle, and has a part. GPU 4 is lost. Captures come
-#: after 4 minutes: on GPU 0 one more, of 2 s and 2 s; on GPU 1 the first; on GPU 2 the first since
-#: the agent began again. GPU 0 and 1 are rank 7 and 8 of the workload w; GPU 1 is shared with v.
+#: GPU 2's clock is known for 24 of 30 s. GPU 3 is idle, and has a part. GPU 4 is lost. Captures
+#: come after 4 minutes: on GPU 0 one more, of 2 s and 2 s; on GPU 1 the first; on GPU 2 the first
+#: since the agent began again. GPU 0 and 1 are rank 7 and 8 of the workload w; 1 is shared with v.
 SERIES: Mapping[str, str] = {
     'gpu_up{gpu="0"}': "1+0x20",
     'gpu_up{gpu="1"}': "1+0x20",
