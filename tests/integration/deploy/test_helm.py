@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import helm_python
 import jsonschema
@@ -14,8 +14,11 @@ from chopperd import __version__
 from chopperd.config.load import load_config
 from chopperd.config.sections import Config
 from chopperd.config.table import SETTINGS
-from tests.tools import ROOT
+from dashboards.__main__ import board_files
+from dashboards.rules_file import rule_files
+from tests.tools import ROOT, output
 
+Rules: TypeAlias = list[dict[str, str]]
 Values: TypeAlias = Mapping[str, object]
 Manifest: TypeAlias = dict[str, object]
 
@@ -58,6 +61,7 @@ EVERYTHING: Values = {
     "networkPolicy": {"from": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
     "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
     "dashboards": {"enabled": True},
+    "rules": {"enabled": True, "optional": True, "labels": {"release": "prometheus"}},
 }
 DEFAULTS: Values = {"image": IMAGE}
 SETS = {
@@ -132,8 +136,9 @@ def test_kubernetes_takes_every_manifest(
     chart: helm_python.Chart, values: Values, version: str
 ) -> None:
     manifests = _manifests(chart, values)
-    # Of another maker's type, which has no schema here.
-    manifests.pop("PodMonitor", None)
+    # Of another maker's types, which have no schema here.
+    for kind in ("PodMonitor", "PrometheusRule"):
+        manifests.pop(kind, None)
     assert {"DaemonSet", "ConfigMap", "ServiceAccount", "Service"} <= manifests.keys()
     for manifest in manifests.values():
         kubernetes_validate.validate(manifest, version, strict=True)
@@ -320,9 +325,50 @@ def test_selectors_find_the_pods_and_nothing_else_of_the_release(chart: helm_pyt
 
 def test_the_boards_are_installed_where_asked_for(chart: helm_python.Chart) -> None:
     data = _at(_manifests(chart, EVERYTHING)["Dashboards"], "data")
-    file = CHART / "dashboards/node-and-gpu.json"
-    assert data == {file.name: file.read_text(encoding="utf-8")}
+    assert data == board_files()
     assert "Dashboards" not in _manifests(chart, DEFAULTS)
+
+
+def _rules(chart: helm_python.Chart, **rules: object) -> list[Mapping[str, object]]:
+    """What an operator's Prometheus would load, if promtool takes it."""
+    values: Values = {**DEFAULTS, "rules": {"enabled": True, **rules}}
+    groups = _at(_manifests(chart, values)["PrometheusRule"], "spec", "groups")
+    assert isinstance(groups, list)
+    return groups
+
+
+def _of_file(name: str) -> list[Mapping[str, object]]:
+    return msgspec.yaml.decode(rule_files()[name], type=dict[str, list[Mapping[str, object]]])[
+        "groups"
+    ]
+
+
+def test_the_rules_are_those_of_the_file(chart: helm_python.Chart, tmp_path: Path) -> None:
+    assert _rules(chart) == _of_file("rules.yml")
+    both = _of_file("rules.yml") + _of_file("optional-alerts.yml")
+    assert _rules(chart, optional=True) == both
+    file = tmp_path / "rules.yml"
+    file.write_bytes(msgspec.yaml.encode({"groups": _rules(chart, optional=True)}))
+    assert "SUCCESS" in output("promtool", "check", "rules", file)
+    assert "PrometheusRule" not in _manifests(chart, DEFAULTS)
+
+
+def test_single_alerts_and_all_of_them_can_be_turned_off(chart: helm_python.Chart) -> None:
+    def alerts(**rules: object) -> list[str]:
+        found = (_at(group, "rules") for group in _rules(chart, **rules))
+        return [rule["alert"] for each in found for rule in cast(Rules, each) if "alert" in rule]
+
+    name = "ChopperdPowerLimitLowered"
+    assert name in alerts()
+    assert alerts(disabled=[name]) == [each for each in alerts() if each != name]
+    assert alerts(alerts=False) == []
+    assert _rules(chart, alerts=False) == _of_file("rules.yml")[:-1]
+
+
+def test_runbooks_are_found_under_the_sites_address(chart: helm_python.Chart) -> None:
+    rule = _at(_rules(chart, runbookBase="https://git.example/chopperd/")[-1], "rules", 0)
+    found = _at(rule, "annotations", "runbook_url")
+    assert found == "https://git.example/chopperd/docs/runbooks/ChopperdAgentDown.md"
 
 
 @pytest.mark.parametrize(
