@@ -271,6 +271,17 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True):
     until_unix_ns: int | None = None
 
 
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, as far as the agent knows: whether jobs are shown, and all of them.
+
+    `uid` is null for the bearer of a token, and over TCP without one; then `known` is false.
+    """
+
+    known: bool
+    uid: int | None
+    is_admin: bool
+
+
 class Well(msgspec.Struct, frozen=True, kw_only=True):
     """The agent is healthy."""
 

@@ -10,8 +10,18 @@ from isal import igzip
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from chopperd.api.access import Access
 from chopperd.api.history import LONGEST_NS, MOST_POINTS, history
-from chopperd.api.models import Drops, PauseState, Well, event_of, gpu_of, gpus_of, status_of
+from chopperd.api.models import (
+    Caller,
+    Drops,
+    PauseState,
+    Well,
+    event_of,
+    gpu_of,
+    gpus_of,
+    status_of,
+)
 from chopperd.api.parameters import (
     FROM,
     LIMIT,
@@ -34,6 +44,7 @@ from chopperd.api.routing import (
     is_set_within,
     json_response,
     retry_later,
+    viewer_of,
 )
 from chopperd.model.captures import DropQuery
 from chopperd.model.live import GpuLive, NodeSnapshot, Pause
@@ -57,6 +68,18 @@ _LONGEST_PAUSE_S: Final = 30 * 86_400.0
 
 FOR: Final = optional("for", duration(_LONGEST_PAUSE_S), "length; by default until it is ended")
 REASON: Final = optional("reason", line(200), "why, for people")
+
+
+async def viewer(call: Call) -> Response:
+    """Who you are to the agent, and so whose jobs you may see."""
+    try:
+        found = await viewer_of(call.request, Access.VIEWER, call.services.access)
+    except ProblemError:
+        if "authorization" in call.request.headers:
+            raise
+        found = call.viewer  # over TCP without a token: nobody in particular
+    known = found.is_admin or found.uid is not None
+    return json_response(Caller(known=known, uid=found.uid, is_admin=found.is_admin))
 
 
 def status(call: Call) -> Response:

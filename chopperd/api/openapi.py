@@ -1,11 +1,7 @@
-"""OpenAPI 3.1 document, generated from the table of routes, and the page that shows it.
-
-The page loads nothing from other hosts.
-"""
+"""OpenAPI 3.1 document, generated from the table of routes."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from importlib.resources import files
 from inspect import cleandoc
 from typing import Final, TypeAlias
 
@@ -14,7 +10,7 @@ from starlette.responses import Response
 
 from chopperd import __version__
 from chopperd.api.access import Access
-from chopperd.api.parameters import Json, Parameter, in_path, one_of
+from chopperd.api.parameters import Json, Parameter
 from chopperd.api.routing import PROBLEM_MEDIA_TYPE, Call, Problem, Reply, Route
 
 _References: TypeAlias = Mapping[type, Json]
@@ -41,24 +37,6 @@ _ABOUT: Final = (
     "their name has another unit; ratios are 0 to 1; null is unknown, never 0."
 )
 _IN_OPERATION_ID: Final = str.maketrans("/.", "__", "{}")
-_JAVASCRIPT: Final = "text/javascript"
-_FILES: Final[Mapping[str, tuple[str, str]]] = {
-    "docs.js": ("docs.js", _JAVASCRIPT),
-    "swagger-ui-bundle.js": ("swagger-ui/swagger-ui-bundle.js", _JAVASCRIPT),
-    "swagger-ui.css": ("swagger-ui/swagger-ui.css", "text/css"),
-    "LICENSE": ("swagger-ui/LICENSE", "text/plain"),
-    "NOTICE": ("swagger-ui/NOTICE", "text/plain"),
-}
-FILE_MEDIA_TYPES: Final = tuple(dict.fromkeys(kind for _, kind in _FILES.values()))
-FILE: Final = in_path("file", one_of(*_FILES), "name of a file")
-
-#: The page runs its own files only and connects to us only. Swagger UI writes style attributes,
-#: and its style sheet includes pictures as `data:`.
-_CONTENT_SECURITY_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
 
 
 def openapi_document(routes: Sequence[Route]) -> Json:
@@ -165,19 +143,3 @@ def _tag(route: Route) -> str:
 def openapi(call: Call) -> Response:
     """This description."""
     return Response(call.shared.description(), media_type="application/json")
-
-
-def docs(_call: Call) -> Response:
-    """This description as a page."""
-    return _file("docs.html", "text/html")
-
-
-def docs_file(call: Call) -> Response:
-    """A file of that page."""
-    return _file(*_FILES[call[FILE]])
-
-
-def _file(name: str, media_type: str) -> Response:
-    body = files("chopperd.api").joinpath("assets", *name.split("/")).read_bytes()
-    headers = {"content-security-policy": _CONTENT_SECURITY_POLICY, "cache-control": "max-age=3600"}
-    return Response(body, media_type=media_type, headers=headers)

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final
 
-from chopperd.api import models, node, openapi, steps
+from chopperd.api import models, node, openapi, pages, steps
 from chopperd.api.access import Access
 from chopperd.api.parameters import FROM, LIMIT, TO, Parameter
 from chopperd.api.routing import Handler, Method, Reply, Route, at_once, in_pool
@@ -91,6 +91,12 @@ HEALTH_ROUTES: Final = (
 
 _NODE_ROUTES: Final = (
     _route("/api/v1/status", at_once(node.status), models.Status),
+    _route(
+        "/api/v1/viewer",
+        node.viewer,
+        models.Caller,
+        refusals={HTTPStatus.UNAUTHORIZED: "The token is wrong"},
+    ),
     _route("/api/v1/gpus", at_once(node.gpus), models.Gpus),
     _route("/api/v1/gpus/{gpu}", at_once(node.gpu), models.Gpu, (node.GPU,), _NO_GPU),
     _large(
@@ -147,7 +153,7 @@ _STEP_ROUTES: Final = (
         "/api/v1/report/latest",
         in_pool(steps.latest_report),
         _ok("The report", *steps.REPORT_MEDIA_TYPES, holds=ReportDocument),
-        (steps.JOB, steps.INCLUDE),
+        (steps.JOB, steps.CAPTURE, steps.INCLUDE),
         {**_none_seen("report"), HTTPStatus.NOT_ACCEPTABLE: _NO_FORMAT},
     ),
     _large_for_viewers(
@@ -223,13 +229,20 @@ _PAUSE_ROUTES: Final = (
 )
 
 _PAGE_ROUTES: Final = (
+    _route("/", in_pool(pages.page), _ok("Page", "text/html")),
+    _route(
+        "/page/{asset}",
+        in_pool(pages.page_file),
+        _ok("A file", *pages.PAGE_MEDIA_TYPES),
+        (pages.PAGE_FILE,),
+    ),
     _large("/openapi.json", in_pool(openapi.openapi), _ok("OpenAPI 3.1")),
-    _route("/docs", in_pool(openapi.docs), _ok("Page", "text/html")),
+    _route("/docs", in_pool(pages.docs), _ok("Page", "text/html")),
     _large(
         "/docs/{file}",
-        in_pool(openapi.docs_file),
-        _ok("A file", *openapi.FILE_MEDIA_TYPES),
-        (openapi.FILE,),
+        in_pool(pages.docs_file),
+        _ok("A file", *pages.DOCS_MEDIA_TYPES),
+        (pages.DOCS_FILE,),
     ),
 )
 

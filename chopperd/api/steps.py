@@ -66,6 +66,9 @@ JOB_ID: Final = in_path("job", line(), "name of a job")
 RUN: Final = optional(
     "run", line(), "only this run; most have no name, as a job has one run at a time"
 )
+CAPTURE: Final = optional(
+    "capture", whole(0, _MAX_INT64), "not the newest capture but this one, as traces name it"
+)
 RANK: Final = optional("rank", whole(0, _MAX_INT32), "only this rank")
 GPU_LABEL: Final = optional("gpu", line(128), "only the GPU with this label")
 CURSOR: Final = optional("cursor", line(512), "the cursor that the previous page gave")
@@ -158,7 +161,8 @@ def latest_report(call: Call) -> Response:
     if media_type is None:
         detail = f"reports are available as {', '.join(REPORT_MEDIA_TYPES)}"
         raise ProblemError(HTTPStatus.NOT_ACCEPTABLE, detail)
-    document = call.services.steps.latest_document(call[JOB], call.viewer)
+    source, capture = call.services.steps, call[CAPTURE]
+    document = source.latest_document(call[JOB], call.viewer, capture)
     if document is None:
         raise _not_found("report, or no trace was analysed yet,")
     if call[INCLUDE] != _FAMILIES:

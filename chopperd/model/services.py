@@ -46,8 +46,10 @@ class StepSource(Protocol):
     ) -> tuple[captures.DeviceKernels, ...]:
         """Return the kernels that a step launched on each device."""
 
-    def latest_document(self, job: str | None, viewer: captures.Viewer) -> ReportDocument | None:
-        """Return the report on the newest capture (of `job`, if given).
+    def latest_document(
+        self, job: str | None, viewer: captures.Viewer, capture: int | None = None
+    ) -> ReportDocument | None:
+        """Return the report on the newest capture (of `job`, if given), or on this `capture`.
 
         None if there is none that the viewer may see.
         """

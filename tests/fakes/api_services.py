@@ -41,6 +41,8 @@ OWNER_UID = 1000
 STRANGER_UID = 1001
 ADMIN_UID = 1002
 AGENT_UID = 990
+#: Of the document.
+CAPTURE = 7
 TOKEN = "0123456789abcdef-secret"
 
 
@@ -162,8 +164,11 @@ class FakeSteps:
             return ()
         return tuple(self.device_kernels)
 
-    def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
-        return self.document if self._see(viewer) and job in (None, "train") else None
+    def latest_document(
+        self, job: str | None, viewer: Viewer, capture: int | None = None
+    ) -> ReportDocument | None:
+        is_wanted = job in (None, "train") and capture in (None, CAPTURE)
+        return self.document if self._see(viewer) and is_wanted else None
 
     def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
         return tuple(self.entries[:limit]) if self._see(viewer) else ()

@@ -141,10 +141,12 @@ def step_kernels(
 
 
 def newest_document(
-    connection: sqlite3.Connection, job: str | None, viewer: Viewer
+    connection: sqlite3.Connection, job: str | None, viewer: Viewer, capture: int | None = None
 ) -> ReportDocument | None:
-    """Return the newest capture's document, of those all of whose traces may be seen, or None."""
+    """Return the newest (or this) capture's document, if all of its traces may be seen, or None."""
     where = Conditions(viewer)
+    if capture is not None:
+        where.add("id = ?", capture)
     if job is not None:
         where.add("job = ?", job)
     found = connection.execute(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.applications import Starlette
 
+from chopperd import palette
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.routes import ROUTES
 from chopperd.api.routing import ApiServices
@@ -16,7 +18,15 @@ from chopperd.model.captures import DeviceKernels, DropQuery
 from chopperd.model.kinds import Cause
 from chopperd.model.live import LiveTotals
 from chopperd.units import NS_PER_S
-from tests.fakes.api_services import ADMIN_UID, AGENT_UID, OWNER_UID, STRANGER_UID, TOKEN, FakeAgent
+from tests.fakes.api_services import (
+    ADMIN_UID,
+    AGENT_UID,
+    CAPTURE,
+    OWNER_UID,
+    STRANGER_UID,
+    TOKEN,
+    FakeAgent,
+)
 from tests.fakes.drops import gpu_drop
 from tests.fakes.samples import START_UNIX_NS
 from tests.integration.api.asking import ask, check_problem, client
@@ -38,6 +48,7 @@ PATH_VALUES = {
     "step": "4",
     "trace": "0123456789abcdef",
     "file": "swagger-ui.css",
+    "asset": "page.css",
 }
 
 
@@ -396,7 +407,7 @@ def test_an_unexpected_error_is_counted_and_tells_nothing(
 
 
 def test_what_does_not_exist_is_a_problem_too(api: Starlette) -> None:
-    check_problem(ask(api, "GET", "/"), 404)
+    check_problem(ask(api, "GET", "/page"), 404)
     check_problem(ask(api, "GET", f"{V1}/status/"), 404)
     answer = ask(api, "PUT", f"{V1}/pause")
     check_problem(answer, 405)
@@ -407,6 +418,64 @@ def test_what_does_not_exist_is_a_problem_too(api: Starlette) -> None:
 def test_head_is_answered_like_get(api: Starlette) -> None:
     for url in (f"{V1}/status", "/metrics", "/healthz", f"{V1}/stream"):
         assert ask(api, "HEAD", url).status_code == 200
+
+
+def test_a_caller_is_told_who_it_is(api: Starlette) -> None:
+    def said(uid: int | None, **headers: str) -> object:
+        return ask(api, "GET", f"{V1}/viewer", uid=uid, headers=headers).json()
+
+    assert said(None) == {"known": False, "uid": None, "is_admin": False}
+    assert said(OWNER_UID) == {"known": True, "uid": OWNER_UID, "is_admin": False}
+    assert said(0) == {"known": True, "uid": 0, "is_admin": True}
+    assert said(None, **BEARER) == {"known": True, "uid": None, "is_admin": True}
+    wrong = ask(api, "GET", f"{V1}/viewer", headers={"authorization": "Bearer wrong"})
+    check_problem(wrong, 401)
+
+
+def test_the_report_of_a_capture_is_found_by_its_id(api: Starlette) -> None:
+    url = f"{V1}/report/latest?capture="
+    assert ask(api, "GET", f"{url}{CAPTURE}", uid=OWNER_UID).status_code == 200
+    check_problem(ask(api, "GET", f"{url}{CAPTURE + 1}", uid=OWNER_UID), 404)
+    check_problem(ask(api, "GET", f"{url}{CAPTURE}", uid=STRANGER_UID), 404)
+    check_problem(ask(api, "GET", f"{url}x", uid=OWNER_UID), 400)
+
+
+def test_the_live_page_runs_its_own_files_only(api: Starlette) -> None:
+    page = ask(api, "GET", "/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'self';")
+    named = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text)
+    scripts = [ask(api, "GET", name) for name in named if name.endswith(".js")]
+    assert scripts
+    imported = {f"/page/{name}" for each in scripts for name in _imports(each.text)}
+    for name in {*named, *imported}:
+        answer = ask(api, "GET", name)
+        assert answer.status_code == 200, name
+        assert answer.headers["content-security-policy"] == policy
+    check_problem(ask(api, "GET", "/page/index.html"), 400)
+
+
+def _imports(script: str) -> list[str]:
+    return re.findall(r'from "\./([^"]+)"', script)
+
+
+def test_words_and_colours_of_the_page_are_those_of_the_palette(api: Starlette) -> None:
+    css = ask(api, "GET", "/page/palette.css").text
+    light, dark = css.split("@media")
+    for key, mark in {**palette.ROWS, **palette.CAUSES}.items():
+        if mark.texture != "hatch" and key != "compute_at_ref":
+            assert f"--{key}:{mark.colour};" in light
+            assert f"--{key}:{mark.colour};" in dark
+    assert f"--compute_at_ref:{palette.COMPUTE_DARK};" in dark
+    assert f"--unknown:{palette.UNKNOWN_LIGHT};" in light
+    script = ask(api, "GET", "/page/palette.js").text
+    rows, causes = (json.loads(line.partition(" = ")[2][:-1]) for line in script.splitlines())
+    assert list(rows) == list(palette.ROWS)
+    assert {key: each["words"] for key, each in causes.items()} == {
+        key: mark.words for key, mark in palette.CAUSES.items()
+    }
 
 
 def test_the_page_needs_no_other_host(api: Starlette) -> None:

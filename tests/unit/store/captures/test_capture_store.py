@@ -185,6 +185,10 @@ def test_the_newest_capture_with_a_document_is_reported() -> None:
     store.put_document(old, old_one)
     assert store.latest_document("llama", ADMIN) == new_one
     assert store.latest_document("other", ADMIN) is None
+    assert store.latest_document(None, ADMIN, old) == old_one
+    assert store.latest_document("other", ADMIN, old) is None
+    assert store.latest_document(None, BOB, old) is None
+    assert store.latest_document(None, ADMIN, old + new) is None
 
 
 def test_a_step_is_told_from_all_captures_that_its_ranks_came_in() -> None:
