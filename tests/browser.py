@@ -1,10 +1,15 @@
 """A real Chromium that tests look at pages with."""
 
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.tools import needed
@@ -62,3 +67,50 @@ def looking(
 def _keep(seen: Seen, kind: str, text: str) -> None:
     if kind in ("error", "warning"):
         seen.complaints.append(text)
+
+
+@contextmanager
+def forwarded(path: Path) -> Iterator[str]:
+    """Forward a port of loopback to a Unix socket, as `ssh -L` does; give its address.
+
+    The socket may go and come again: a connection meanwhile is closed.
+    """
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            client: socket.socket = self.request
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as server:
+                server.connect(str(path))
+                answers = threading.Thread(target=_copy, args=(server, client), daemon=True)
+                answers.start()
+                _copy(client, server)
+                answers.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forward) as listening:
+        listening.daemon_threads = True
+        thread = threading.Thread(target=listening.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}"
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+    for each in (source, target):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def serious(page: Page) -> list[str]:
+    """What axe-core finds on a page that is serious or critical: rule and elements."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {[node['html'] for node in each['nodes']]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]

@@ -250,7 +250,7 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
 def demo(seconds: float, preset: str, seed: int, form: options.Format, stay: bool | None) -> None:
     """Run the agent on a simulated training job and show its report; needs no GPU."""
     from chopperd.agent.service import Agent
-    from chopperd.cli.demo import Demonstration, demo_config, demo_spec, job_processes
+    from chopperd.cli.demo import Demonstration, demo_config, demo_spec, job_processes, write_token
     from chopperd.cli.own import scratch_folder
     from chopperd.clock import SystemClock
 
@@ -260,11 +260,12 @@ def demo(seconds: float, preset: str, seed: int, form: options.Format, stay: boo
     def show(document: "ReportDocument") -> None:
         print_report(document, form)
         if stays and form == "text":
-            _print_addresses(agent.addresses)
+            _print_addresses(agent.addresses, token)
 
     with scratch_folder() as folder, job_processes(spec) as pids:
         spec = replace(spec, host=os.uname().nodename, pids=pids)
         config = demo_config(load_config(DEFAULT_PATH), folder)
+        token = write_token(config)
         demonstration = Demonstration(spec, config, show, seconds=seconds, stays=stays)
         agent = Agent(
             config, simulation=spec, on_ready=lambda ready: demonstration.start(ready.stop)
@@ -279,8 +280,11 @@ def demo(seconds: float, preset: str, seed: int, form: options.Format, stay: boo
         raise click.exceptions.Exit(_EXIT_SIGNAL + agent.stopped_by)
 
 
-def _print_addresses(addresses: "Addresses") -> None:
+def _print_addresses(addresses: "Addresses", token: str) -> None:
+    """Print where to look; the token in the page's address, which no server sees, shows the job."""
     rows: list[tuple[str, str]] = []
+    if addresses.api is not None:
+        rows.append(("page", f"{_url(addresses.api)}/#token={token}"))
     if addresses.metrics is not None:
         rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))
     if addresses.api is not None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from secrets import token_urlsafe
 from socket import socket
 from typing import Final
 
@@ -20,6 +21,7 @@ from chopperd.model.report import ReportDocument
 from chopperd.simulation.kineto import rank_trace
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import Brake, SimulationSpec
+from chopperd.store.disk import PRIVATE
 from chopperd.units import NS_PER_S
 
 #: The inbox ignores files with this suffix.
@@ -59,6 +61,7 @@ def simulated_traces(
 JOB: Final = "demo"
 _STATE: Final = "state"
 _INBOX: Final = "inbox"
+_TOKEN: Final = "token"
 _SETTLE_S: Final = 0.3
 _ASK_EVERY_S: Final = 0.1
 _TIMEOUT_S: Final = 60.0
@@ -228,8 +231,17 @@ def demo_config(config: Config, folder: Path) -> Config:
         analysis=replace(config.analysis, mode="here"),
         store=replace(config.store, min_free_ratio=0.0),
         metrics=replace(config.metrics, listen=_free(config.metrics.listen)),
-        api=replace(config.api, listen=_free(config.api.listen)),
+        api=replace(config.api, listen=_free(config.api.listen), token_file=str(folder / _TOKEN)),
     )
+
+
+def write_token(config: Config) -> str:
+    """Write a new token for the demo's agent, and return it: its page shows the job with it."""
+    token = token_urlsafe()
+    path = config.api.token_file or ""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w") as file:
+        file.write(token)
+    return token
 
 
 def _free(listen: str) -> str:

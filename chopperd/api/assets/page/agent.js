@@ -10,6 +10,7 @@ const SLOW_MS = 5_000; // between questions about the agent itself, its traces a
 const RECENT_NS = 10 * S; // over which rates are taken
 const HOUR_NS = 3_600 * S;
 const MOST_STEPS = 16;
+const STUCK = "the agent answers, but has no new figures";
 const TOKEN = "chopperd-token";
 
 export class Agent {
@@ -25,7 +26,8 @@ export class Agent {
     this.steps = [];
     this.refused = {}; // why an answer is missing, by its path
     this.problem = "the agent has not answered yet";
-    this.seenAt = -Infinity; // when the newest snapshot came, by this page's clock
+    this.seenAt = 0; // when the newest snapshot came, by this page's clock
+    this.isLost = true; // whether the agent has ended or does not answer
     this.source = null;
     this.isAsking = false;
     this.wasLive = false;
@@ -35,13 +37,14 @@ export class Agent {
 
   start() {
     this.listen();
+    this.askGpus();
     this.askSlowly();
     setInterval(() => this.tick(), RETRY_MS);
     setInterval(() => this.askSlowly(), SLOW_MS);
   }
 
   get isLive() {
-    return this.now !== null && performance.now() - this.seenAt < STALE_MS;
+    return this.now !== null && !this.isLost && performance.now() - this.seenAt < STALE_MS;
   }
 
   // How old the shown figures are, in s: how old they were when they came, and the time since.
@@ -66,7 +69,7 @@ export class Agent {
     this.problem = problem;
     this.source?.close();
     this.source = null;
-    this.seenAt = -Infinity;
+    this.isLost = true;
     this.changed();
   }
 
@@ -94,7 +97,7 @@ export class Agent {
 
   take(answer) {
     if (this.now?.snapshot_unix_ns === answer.snapshot_unix_ns) {
-      this.problem = "the agent answers, but has no new figures";
+      this.problem = STUCK;
       return;
     }
     const wasLive = this.isLive;
@@ -105,6 +108,8 @@ export class Agent {
     this.recent.push(answer);
     this.now = answer;
     this.seenAt = performance.now();
+    this.isLost = false;
+    this.problem = STUCK; // until it says something else
     this.filled(wasLive && isAfter);
   }
 
@@ -166,8 +171,7 @@ export class Agent {
   // Takes a token for this tab; resolves to why it does not do, or null.
   async identify(token) {
     this.token = token;
-    this.viewer = await this.answer("viewer");
-    if (this.viewer === null) {
+    if ((await this.answer("viewer")) === null) {
       this.token = null;
       return this.refused.viewer;
     }

@@ -6,11 +6,13 @@ import {
   MS, command, duration, empty, interval, known, legend, mark, moment, ms, paint, pale, plural, quiet, swatch, table, whole, UNKNOWN,
 } from "./figures.js";
 
+const MOST_STEPS = 16;
 const STRIP_HEIGHT = 110;
 const NEWEST = 6;
+const LEAST_NAMED = 0.005; // of the time of all steps shown: less has no place in the legend
 const REPORT = "/api/v1/report/latest";
 const PENDING = new Set(["queued", "spooled"]);
-//: Rows of a step over its clock loss, from the axis up; compute at the reference comes last.
+// Rows of a step over its clock loss, from the axis up; compute at the reference comes last.
 const UPPER = Object.keys(ROWS).filter((row) => row !== "compute_at_ref" && row !== "dvfs_loss");
 
 // Where nobody knows who asks: the ways in.
@@ -27,8 +29,8 @@ export function unknownCaller(identify, why) {
 
 const noSteps = () =>
   empty("No step is known yet",
-    h("p", null, "The GPUs are sampled without it. Steps come with traces of PyTorch’s profiler: profile five steps of a job, or have it write them."),
-    command("chopperd record --profile 5 -- torchrun train.py"), command("chopperd explain profiler"));
+    h("p", null, "The GPUs are sampled without it. Steps come with traces of PyTorch’s profiler: this prints the lines that make a job write them:"),
+    command("chopperd explain profiler"), h("p", null, "or report on one run, with its samples:"), command("chopperd record -- torchrun train.py"));
 
 export const noCaptures = () =>
   empty("No capture yet",
@@ -61,6 +63,9 @@ function parts(row) {
   ].filter(([, ns]) => ns > 0);
 }
 
+// The order of the stack; a cause is not in it, and so comes first.
+const ORDER = ["dvfs_loss", ...UPPER, "compute_at_ref"];
+
 const fill = ([key, , isPale]) => (isPale ? pale(key) : paint(key));
 
 export function steps(agent) {
@@ -76,7 +81,7 @@ export function steps(agent) {
 
 function strip(rows) {
   const longest = Math.max(...rows.map((row) => row.window_ns));
-  const widest = 100 / Math.max(rows.length, 24);
+  const widest = 100 / Math.max(rows.length, MOST_STEPS);
   const columns = rows.map((row, nth) => {
     let top = STRIP_HEIGHT;
     const bars = parts(row).map((part, at) => {
@@ -86,20 +91,26 @@ function strip(rows) {
     });
     const title = `step ${row.step}, ${ms(row.window_ns)} ms, critical GPU ${row.gpu ?? UNKNOWN}, excess at most ${ms(row.dvfs?.excess_high_ns ?? row.dvfs?.excess_ns)} ms`;
     return h("g", { key: `${row.job} ${row.step}`, class: row.partial || row.tail ? "faded" : "" }, h("title", null, title), bars,
-      h("text", { x: `${(nth + 0.5) * widest}%`, y: STRIP_HEIGHT + 14, "text-anchor": "middle" }, row.step));
+      h("text", { x: `${(nth + 0.5) * widest}%`, y: STRIP_HEIGHT + 14, "text-anchor": "middle", class: (rows.length - nth) % 2 ? "" : "other" }, row.step));
   });
   const words = `${plural(rows.length, "captured step")}, up to ${ms(longest)} ms long; the table has their figures`;
   return [h("p", { class: "scale", key: "scale" }, `${ms(longest)} ms`), h("svg", { key: "strip", class: "strip-of-steps", role: "img", "aria-label": words, height: STRIP_HEIGHT + 18 }, columns)];
 }
 
 function stepLegend(rows) {
-  const solid = new Set();
-  const light = new Set();
-  for (const row of rows) for (const [key, , isPale] of parts(row)) (isPale ? light : solid).add(key);
-  const order = [...solid].sort((a, b) => (a === "compute_at_ref") - (b === "compute_at_ref"));
+  const total = new Map();
+  let whole = 0;
+  for (const [key, ns, isPale] of rows.flatMap(parts)) {
+    const name = isPale ? "pale" : key;
+    total.set(name, (total.get(name) ?? 0) + ns);
+    whole += ns;
+  }
+  const named = [...total].filter(([, ns]) => ns >= LEAST_NAMED * whole).map(([name]) => name);
+  const place = (name) => ORDER.indexOf(name === "pale" ? "dvfs_loss" : name);
+  const words = (name) => (name in ROWS ? mark(name).words : `${mark(name).words}, excess`);
+  const light = ["color-mix(in srgb, var(--ink3) var(--pale), var(--panel))", "pale: the peers lose it too", "var(--ink3)"];
   return h("div", { class: "keys", key: "step keys" }, legend(
-    ...order.map((key) => [paint(key), known(ROWS[key]) || key in ROWS ? mark(key).words : `${mark(key).words}, excess`]),
-    ...[...light].map((key) => [pale(key), `${mark(key).words}, its peers lose too`, `var(--${key})`])));
+    ...named.sort((a, b) => place(a) - place(b)).map((name) => (name === "pale" ? light : [paint(name), words(name)]))));
 }
 
 function stepTable(caption, rows, agent) {
@@ -146,13 +157,17 @@ export function captures(agent) {
 }
 
 function capture(agent, key, traces) {
-  const [{ job, state, reason, capture: id }] = traces;
-  const kind = PENDING.has(state) ? "working" : state === "analysed" ? "fine" : "bad";
+  const [{ job, reason, capture: id }] = traces;
+  const states = new Set(traces.map((each) => each.state));
+  const done = traces.filter((each) => each.state === "analysed").length;
+  const isPending = traces.some((each) => PENDING.has(each.state));
+  const kind = isPending ? "working" : done === traces.length ? "fine" : "bad";
+  const state = states.size === 1 ? traces[0].state : `${done} of ${traces.length} analysed`;
   const ranks = traces.map((each) => each.rank).filter(known);
   return {
     key,
     cells: [
-      moment(Math.max(...traces.map((each) => each.received_unix_ns)), agent.nowNs), job ?? quiet("no name"),
+      moment(Math.max(...traces.map((each) => each.received_unix_ns)), agent.nowNs), name(job),
       ranks.length ? plural(ranks.length, "rank") : plural(traces.length, "file"),
       h("td", { key: 3 }, h("span", { class: `state ${kind}` }, state), reason ? quiet(` ${reason}`) : null),
       id === null ? null : reports(agent, { capture: id }),
@@ -164,11 +179,13 @@ function capture(agent, key, traces) {
 function reports(agent, which) {
   const query = Object.entries(which).filter(([, value]) => value !== null).map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
   const address = `${REPORT}${query ? `?${query}` : ""}`;
-  const name = Object.values(which)[0] ?? "latest";
+  const title = String(Object.values(which)[0] ?? "latest");
   return h("span", { class: "links" },
-    h("a", { href: address, target: "_blank", rel: "noopener", onclick: (event) => agent.openReport(event, address, name), "aria-label": `Report, ${name}` }, "Report"),
-    h("button", { type: "button", class: "link", onclick: () => agent.showText(address, name), "aria-label": `Report as text, ${name}` }, "Text"));
+    h("a", { href: address, target: "_blank", rel: "noopener", onclick: (event) => agent.openReport(event, address, title), "aria-label": `Report, ${title}` }, "Report"),
+    h("button", { type: "button", class: "link", onclick: () => agent.showText(address, title), "aria-label": `Report as text, ${title}` }, "Text"));
 }
+
+const name = (job) => h("span", { class: "name" }, job ?? quiet("no name"));
 
 const refusal = (agent, what) => h("p", { class: "quiet" }, agent.refused[what] ? `Not known: ${agent.refused[what]}.` : "Asking…");
 
@@ -194,6 +211,6 @@ export function jobs(agent) {
   const columns = [["job"], ["captures", "num"], ["traces", "num wide"], ["last", "num"], ["newest report", "num"]];
   return h("div", { class: "scroll" }, table("Jobs, newest first", columns, agent.jobs.slice(0, 12).map((job) => ({
     key: String(job.job),
-    cells: [job.job ?? quiet("no name"), whole(job.captures), whole(job.traces), moment(job.last_unix_ns, agent.nowNs), job.captures ? reports(agent, { job: job.job }) : null],
+    cells: [name(job.job), whole(job.captures), whole(job.traces), moment(job.last_unix_ns, agent.nowNs), job.captures ? reports(agent, { job: job.job }) : null],
   }))));
 }

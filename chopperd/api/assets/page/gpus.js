@@ -162,8 +162,8 @@ export function condition(gpu, agent) {
 
 const sinceSnapshot = (agent) => Math.max((agent.nowNs - agent.now.snapshot_unix_ns) / S, 0);
 
-const COLUMNS = [
-  ["GPU"], ["held by"], ["busy clock", "wide"], ["MHz", "num"], ["against peers", "num wide"], ["°C", "num"], ["W of limit", "num wide"],
+const columns = (time) => [
+  ["GPU"], [`held by, last ${time}`], ["busy clock", "wide"], ["MHz", "num"], ["against peers", "num wide"], ["°C", "num"], ["W of limit", "num wide"],
   ["busy", "num wide"], ["memory", "num wide"], ["at most, ms/s", "num wide"], ["excess, ms/s", "num"],
 ];
 
@@ -174,7 +174,7 @@ export function gpuTable(agent, gpus, history) {
   const peers = medians(gpus, drawn);
   const rows = gpus.map((gpu) => gpuRow(agent, gpu, drawn.get(gpu.gpu), peers.get(gpu.info.name), range));
   return [
-    h("div", { class: "scroll", key: "gpus" }, table(`GPUs of this node, ${history.span.words}`, COLUMNS, rows)),
+    h("div", { class: "scroll", key: "gpus" }, table("GPUs of this node", columns(history.span.words), rows)),
     ribbonLegend(drawn, range),
   ];
 }
@@ -220,14 +220,14 @@ function figures(gpu) {
 function silence(agent, gpu) {
   const last = gpu.last_sample_unix_ns === null ? "It has not had a sample yet." : `Last sample ${duration((agent.nowNs - gpu.last_sample_unix_ns) / S)} ago. Its figures end there: they are unknown, not 0.`;
   const words = gpu.trouble && gpu.sampling.hung === null ? `${condition(gpu, agent)}: ${gpu.trouble}` : condition(gpu, agent);
-  return h("td", { key: "silence", colspan: COLUMNS.length - 3, class: "silence" }, h("b", null, capital(words)), ` ${gpu.isAwaited ? "" : last}`);
+  return h("td", { key: "silence", colspan: 8, class: "silence" }, h("b", null, capital(words)), ` ${gpu.isAwaited ? "" : last}`);
 }
 
-const KINDS = { early: null, gone: "url(#hatch)", idle: "var(--idle)" };
+const KINDS = { unread: "var(--well)", early: "var(--well)", gone: "url(#hatch)", idle: "var(--idle)" };
 const fillOf = (slice) => (slice.kind !== "busy" ? KINDS[slice.kind] : slice.cause === null ? "var(--free)" : paint(slice.cause));
 
 function ribbon(slices, words) {
-  const parts = runs(slices, fillOf).filter(([fill]) => fill !== null);
+  const parts = runs(slices, fillOf);
   return h("svg", { role: "img", "aria-label": words, height: 12 },
     parts.map(([fill, start, length]) => h("rect", { key: start, x: percentOf(start / slices.length), width: percentOf(length / slices.length), height: 12, fill })));
 }
@@ -287,6 +287,8 @@ function ribbonLegend(drawn, range) {
     ...causes.map((cause) => [paint(cause), mark(cause).words]),
     ...(isFree ? [["var(--free)", "nothing held it", "var(--line2)"]] : []),
     ...(kinds.has("idle") ? [["var(--idle)", "idle", "var(--line2)"]] : []),
+    ...(kinds.has("early") && !kinds.has("unread") ? [["var(--well)", "before the first sample", "var(--line2)"]] : []),
+    ...(kinds.has("unread") ? [["var(--well)", "not read yet", "var(--line2)"]] : []),
     ...(kinds.has("gone") ? [["url(#hatch)", "no answer: unknown"]] : [])),
   range ? quiet(`lines from ${whole(range[0])} to ${whole(range[1])} MHz; dotted: median of the peers`) : null);
 }

@@ -15,6 +15,7 @@ export class History {
   constructor(span) {
     this.span = span;
     this.gpus = new Map(); // label -> slice number -> its sums
+    this.read = new Set(); // labels whose samples were read
     this.newest = null; // number of the newest slice
     this.before = null;
   }
@@ -32,6 +33,7 @@ export class History {
 
   // Takes a GPU's samples (`/gpus/{gpu}/samples`), in bins of a slice or one by one.
   fill(answer) {
+    this.read.add(answer.gpu);
     const { sm_clock_mhz: clock, activity_ratio: activity } = answer.values;
     answer.t_unix_ns.forEach((at, nth) => {
       const mhz = clock?.mean[nth] ?? null;
@@ -67,21 +69,26 @@ export class History {
     for (const old of slices.keys()) if (old <= number - 2 * this.span.slices) slices.delete(old);
   }
 
-  // The slices of a GPU, oldest first: {kind, cause, mhz}; kind is "early" (before its first
-  // sample), "gone" (no sample), "idle" or "busy", cause the limit in force most of the time, null
-  // for none.
+  // The slices of a GPU, oldest first: {kind, cause, mhz}; kind is "unread" (its samples are yet to
+  // come), "early" (before its first sample), "gone" (no sample), "idle" or "busy", cause the limit
+  // in force most of the time, null for none.
   slices(label) {
     const held = this.gpus.get(label) ?? new Map();
     const first = Math.min(...held.keys());
     return Array.from({ length: this.span.slices }, (_, nth) => {
       const number = this.newest - this.span.slices + 1 + nth;
       const sums = held.get(number);
-      // The newest slice may not have a sample yet.
-      if (!sums) return { kind: number < first || nth === this.span.slices - 1 ? "early" : "gone", cause: null, mhz: null };
+      if (!sums) return { kind: this.without(label, number, first), cause: null, mhz: null };
       const busy = sums.count - sums.idle;
       const cause = mostly(sums);
       return busy * 2 < sums.count ? { kind: "idle", cause, mhz: null } : { kind: "busy", cause, mhz: sums.mhz / busy };
     });
+  }
+
+  // What a slice without samples is.
+  without(label, number, first) {
+    if (number < first) return this.read.has(label) ? "early" : "unread";
+    return number === this.newest ? "early" : "gone"; // the newest may not have one yet
   }
 }
 

@@ -37,8 +37,8 @@ async function refill(target) {
   for (const gpu of agent.now.gpus) {
     const answer = await agent.answer(`gpus/${encodeURIComponent(gpu.gpu)}/samples?${query}`);
     if (answer !== null) target.fill(answer);
+    soon();
   }
-  soon();
 }
 
 function choose(span) {
@@ -50,12 +50,24 @@ function choose(span) {
   draw();
 }
 
+// A fault of the page itself must not leave old figures that look fresh.
 function draw() {
+  try {
+    drawAll();
+  } catch (error) {
+    part("main").classList.add("stale");
+    show(part("strips"), h("p", { class: "strip stale", role: "alert" }, h("b", null, "NOT LIVE"), ` This page has a fault: ${error.message}.`));
+    throw error;
+  }
+}
+
+function drawAll() {
   const gpus = found(agent);
   const head = agent.now === null ? { words: "The agent does not answer", kind: "away" } : headline(agent, gpus);
   show(part("strips"), patterns(), strips());
   show(part("head"), header(gpus));
   part("main").classList.toggle("stale", !agent.isLive);
+  part("main").dataset.snapshot = agent.now?.snapshot_unix_ns ?? "";
   show(part("main"), agent.now === null ? away() : content(gpus, head));
   show(part("foot"), footer());
   document.title = `${agent.isLive ? head.title ?? head.words : "not live"} · ${agent.status?.node ?? "chopperd"} · chopperd`;
@@ -94,7 +106,7 @@ function sampled(gpus) {
   const rates = gpus.map((gpu) => gpu.sampling.kept_hz).filter((hz) => hz !== null);
   if (!rates.length) return "not sampled";
   const [low, high] = [Math.min(...rates), Math.max(...rates)].map(Math.round);
-  return `${low === high ? whole(low) : `${whole(low)}–${whole(high)}`} Hz on ${rates.length} of ${gpus.length}`;
+  return `${low === high ? whole(low) : `${whole(low)}–${whole(high)}`} Hz kept on ${rates.length} of ${plural(gpus.length, "GPU")}`;
 }
 
 function pauseButton() {

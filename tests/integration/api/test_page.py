@@ -1,0 +1,149 @@
+"""The live page over a made-up agent, in a real browser: names, empty states, ways in."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import click
+import pytest
+from playwright.sync_api import Browser, Page
+
+from chopperd.api.app import build_api
+from chopperd.cli.commands import app
+from chopperd.model.live import Pause, SamplerCondition, SamplerLive
+from tests.browser import Seen, chromium, looking, serious
+from tests.fakes.api_services import TOKEN, FakeAgent, step_row, trace_entry
+from tests.integration.api.serving import PATIENT_S, loopback, serving
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">'\"&amp;" + "x" * 60
+Open = Callable[..., Seen]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Open]:
+    """Opens the page of an agent, at the end of whose address `fragment` stands."""
+    with ExitStack() as stack:
+
+        def opened(agent: FakeAgent, fragment: str = "", width: int = 1440) -> Seen:
+            listening = loopback()
+            host, port = listening.getsockname()
+            stack.enter_context(serving(build_api(agent.services()), [listening], PATIENT_S))
+            address = f"http://{host}:{port}/{fragment}"
+            seen = stack.enter_context(looking(browser, address, width=width))
+            seen.page.wait_for_selector("h2")
+            return seen
+
+        yield opened
+
+
+def commands(page: Page) -> list[str]:
+    """The commands that the page names."""
+    return [each.inner_text() for each in page.query_selector_all(".command code")]
+
+
+def text_of(page: Page, name: str) -> str:
+    return page.get_by_role("region", name=name, exact=True).inner_text()
+
+
+def test_names_are_shown_as_they_are_and_never_run(show: Open) -> None:
+    agent = FakeAgent()
+    agent.steps.entries = [trace_entry("0123456789abcdef", job=HOSTILE)]
+    agent.steps.rows = [step_row(1, job=HOSTILE)]
+    gpu = agent.snapshots.current.gpus[0]
+    named = replace(gpu, info=replace(gpu.info, name=HOSTILE), trouble=HOSTILE)
+    agent.snapshots.current = replace(agent.snapshots.current, node=HOSTILE, gpus=(named,))
+    seen = show(agent, f"#token={TOKEN}", width=390)
+    seen.page.wait_for_function("() => document.body.innerText.includes('1 capture')")
+    for region in ("Captures", "Jobs"):
+        assert HOSTILE in text_of(seen.page, region)
+    assert HOSTILE in seen.page.inner_text("header")
+    assert seen.page.query_selector_all("img, main script") == []
+    assert "owned" not in seen.page.title().replace(HOSTILE, "")
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert "token" not in seen.page.url
+    assert seen.complaints == []
+
+
+def test_who_is_not_known_is_told_how_to_be(show: Open) -> None:
+    agent = FakeAgent()
+    agent.steps.entries = [trace_entry("0123456789abcdef", job="llama")]
+    seen = show(agent)
+    page = seen.page
+    page.wait_for_selector("#token")
+    assert "llama" not in page.inner_text("body")
+    assert any(each.startswith("ssh -L ") for each in commands(page))
+    assert page.query_selector("text=Pause sampling") is None
+    assert serious(page) == []
+    assert seen.complaints == []  # nothing was asked for that is refused
+    page.fill("#token", "wrong-token-of-nobody")
+    page.press("#token", "Enter")
+    page.wait_for_selector(".wrong")
+    assert "not that of api.token_file" in page.inner_text(".wrong")
+    page.fill("#token", TOKEN)
+    page.press("#token", "Enter")
+    page.wait_for_selector("text=llama")
+    assert page.query_selector("text=Pause sampling") is not None
+
+
+def test_without_a_gpu_it_says_why_and_what_to_run(show: Open) -> None:
+    agent = FakeAgent()
+    reason = "libnvidia-ml.so.1 not found, so no NVIDIA driver is visible here"
+    sampler = SamplerLive(condition=SamplerCondition.UNAVAILABLE, reason=reason)
+    agent.snapshots.current = replace(
+        agent.snapshots.current, gpus=(), backend_up=False, sampler=sampler
+    )
+    seen = show(agent, f"#token={TOKEN}")
+    seen.page.wait_for_selector("text=No capture yet")
+    assert seen.page.inner_text("h1") == "No GPU can be read"
+    assert reason in text_of(seen.page, "GPUs")
+    named = commands(seen.page)
+    assert "chopperd doctor" in named
+    check_commands([each for each in named if each.startswith("chopperd ")])
+    assert serious(seen.page) == []
+    assert seen.complaints == []
+
+
+def check_commands(named: list[str]) -> None:
+    """Commands and options that the page names exist."""
+    context = click.Context(app)
+    for text in named:
+        name, *rest = text.removeprefix("chopperd ").partition(" -- ")[0].split()
+        command = app.get_command(context, name)
+        assert command is not None, text
+        options = {option for each in command.params for option in each.opts}
+        assert set(re.findall(r"--[a-z-]+", " ".join(rest))) <= options, text
+
+
+def test_figures_that_stay_the_same_snapshot_are_not_called_live(show: Open) -> None:
+    """The agent goes on answering, but what takes its snapshots does not go on."""
+    seen = show(FakeAgent())
+    seen.page.wait_for_selector(".strip.stale", timeout=15_000)
+    assert "has no new figures" in seen.page.inner_text(".strip.stale")
+    assert "stale" in (seen.page.get_attribute("main", "class") or "")
+    assert seen.page.title().startswith("not live")
+    assert seen.complaints == []
+
+
+def test_a_pause_is_said_and_ended_by_an_administrator(show: Open) -> None:
+    agent = FakeAgent()
+    pause = Pause(reason="firmware update", until_unix_ns=None)
+    agent.snapshots.current = replace(agent.snapshots.current, pause=pause)
+    seen = show(agent, f"#token={TOKEN}")
+    page = seen.page
+    page.wait_for_selector("text=Resume sampling")
+    assert page.inner_text("h1") == "Sampling is paused"
+    assert "firmware update" in page.inner_text(".problems")
+    page.click("text=Resume sampling")
+    agent.snapshots.current = replace(agent.snapshots.current, pause=None)
+    page.wait_for_selector("text=Pause sampling")
+    page.click("text=Pause sampling")
+    page.click("text=1 hour")
+    page.wait_for_function("() => !document.getElementById('dialog').open")
+    assert seen.complaints == []
