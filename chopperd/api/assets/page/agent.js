@@ -31,7 +31,7 @@ export class Agent {
     this.source = null;
     this.isAsking = false;
     this.wasLive = false;
-    this.tracesSeen = "";
+    this.tracesSeen = null;
     this.token = tokenOfAddress() ?? sessionStorage.getItem(TOKEN);
   }
 

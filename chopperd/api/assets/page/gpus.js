@@ -154,7 +154,7 @@ function ticket(agent, gpus, head) {
 
 // Why a GPU does not answer, else the limits in force now.
 export function condition(gpu, agent) {
-  if (gpu.sampling.hung !== null) return `driver call ${gpu.sampling.hung.scope} hangs for ${stopwatch(gpu.sampling.hung.age_s + sinceSnapshot(agent))}`;
+  if (gpu.sampling.hung !== null) return `driver call (${gpu.sampling.hung.scope}) hangs for ${stopwatch(gpu.sampling.hung.age_s + sinceSnapshot(agent))}`;
   if (!gpu.up) return gpu.isAwaited ? "no sample yet" : "does not answer";
   if (gpu.info.parent !== null) return `part of GPU ${gpu.info.parent}`;
   return causeWords(gpu.reading.causes);
@@ -216,11 +216,16 @@ function figures(gpu) {
   ];
 }
 
+// Why a GPU has no figures, with the fault that the driver reports.
+export function silenceWords(gpu, agent) {
+  const words = condition(gpu, agent);
+  return gpu.trouble && gpu.sampling.hung === null ? `${words}: ${gpu.trouble}` : words;
+}
+
 // A GPU without figures is a row all the same, which says why.
 function silence(agent, gpu) {
   const last = gpu.last_sample_unix_ns === null ? "It has not had a sample yet." : `Last sample ${duration((agent.nowNs - gpu.last_sample_unix_ns) / S)} ago. Its figures end there: they are unknown, not 0.`;
-  const words = gpu.trouble && gpu.sampling.hung === null ? `${condition(gpu, agent)}: ${gpu.trouble}` : condition(gpu, agent);
-  return h("td", { key: "silence", colspan: 8, class: "silence" }, h("b", null, capital(words)), ` ${gpu.isAwaited ? "" : last}`);
+  return h("td", { key: "silence", colspan: 8, class: "silence" }, h("b", null, capital(silenceWords(gpu, agent))), ` ${gpu.isAwaited ? "" : last}`);
 }
 
 const KINDS = { unread: "var(--well)", early: "var(--well)", gone: "url(#hatch)", idle: "var(--idle)" };

@@ -4,23 +4,25 @@ import { Agent } from "./agent.js";
 import { h, show } from "./elements.js";
 import { S, command, copier, duration, moment, patterns, percent, plural, quiet, size, whole } from "./figures.js";
 import { captures, drops, jobs, steps, unknownCaller } from "./captures.js";
-import { boxes, condition, found, gpuTable, headline, noGpus } from "./gpus.js";
+import { boxes, found, gpuTable, headline, noGpus, silenceWords } from "./gpus.js";
 import { History, SPANS } from "./history.js";
 
 const part = (id) => document.getElementById(id);
-const ROWS_MS = 250; // between drawings, however much comes in
+const YOUNG_NS = 180 * S;
+const DRAW_MS = 250; // between drawings, however much comes in
 
 const agent = new Agent(soon, followed);
 let history = new History(SPANS[0]);
 let wrongToken = null;
 let isDue = false;
+let isChosen = false;
 let saidBefore = "";
 
 // Changes of one moment are drawn together.
 function soon() {
   if (isDue) return;
   isDue = true;
-  setTimeout(() => { isDue = false; draw(); }, document.hidden ? 1000 : ROWS_MS);
+  setTimeout(() => { isDue = false; draw(); }, document.hidden ? 1000 : DRAW_MS);
 }
 
 // A new answer about the GPUs; where it does not continue the one before, samples fill the gap.
@@ -42,17 +44,27 @@ async function refill(target) {
 }
 
 function choose(span) {
+  isChosen = true;
   history = new History(span);
   if (agent.now !== null) {
     history.newest = history.number(agent.now.snapshot_unix_ns);
     refill(history);
   }
-  draw();
+  soon();
+}
+
+// The last minute fills more of the page where there are only some minutes of samples.
+function chooseFirst() {
+  const { archive, snapshot_unix_ns: nowNs } = agent.status ?? {};
+  if (isChosen || !archive || agent.now === null) return;
+  isChosen = true;
+  if (nowNs - (archive.oldest_unix_ns ?? nowNs) < YOUNG_NS) choose(SPANS[1]);
 }
 
 // A fault of the page itself must not leave old figures that look fresh.
 function draw() {
   try {
+    chooseFirst();
     drawAll();
   } catch (error) {
     part("main").classList.add("stale");
@@ -169,7 +181,7 @@ function content(gpus, head) {
   const isKnown = agent.viewer?.known;
   const ribbonText = "Ribbon: what held the clock. Line: mean clock while busy. Excess: loss against the peers, at most, of the last whole 10 s.";
   return [
-    h("div", { class: "headline", key: "headline" }, h("h1", null, head.words), jobFacts()),
+    h("div", { class: "headline", key: "headline" }, h("h1", null, agent.isLive ? head.words : `At ${moment(agent.now.snapshot_unix_ns)}: ${head.words}`), jobFacts()),
     problems(gpus),
     boxes(agent, gpus, head),
     section("GPUs", gpus.length ? ribbonText : null, gpus.length ? gpuTable(agent, gpus, history) : noGpus(agent), gpus.length ? spans() : null),
@@ -210,7 +222,7 @@ function problems(gpus) {
     ["starting", "running", "paused"].includes(sampler.condition) ? null : `Sampling is ${sampler.condition}: ${sampler.reason ?? "no reason known"}`,
     status.trouble, status.archive.trouble, status.store.trouble, status.store.set_aside, status.analysis.trouble,
     ...gpus.filter((gpu) => gpu.trouble && gpu.up).map((gpu) => `GPU ${gpu.gpu}: ${gpu.trouble}`),
-    ...(gpus.some((gpu) => gpu.isSlow) ? gpus.filter((gpu) => gpu.isSilent).map((gpu) => `GPU ${gpu.gpu}: ${condition(gpu, agent)}`) : []),
+    ...(gpus.some((gpu) => gpu.isSlow) ? gpus.filter((gpu) => gpu.isSilent).map((gpu) => `GPU ${gpu.gpu}: ${silenceWords(gpu, agent)}`) : []),
   ].filter(Boolean);
   if (!lines.length) return null;
   return h("ul", { class: "problems", key: "problems", "aria-label": "Problems" }, [...new Set(lines)].map((line) => h("li", { key: line.slice(0, 24) }, line)));
