@@ -1,9 +1,9 @@
 """Words and colours of rows and causes: complete, told apart, and seen on both backgrounds."""
 
-import dataclasses
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import fields
 
 from chopperd import palette
 from chopperd.model.kinds import Cause
@@ -40,7 +40,7 @@ def test_marks_are_seen_on_both_panels(panel: str) -> None:
 
 
 def test_every_row_and_cause_has_its_mark_in_the_order_of_the_stack() -> None:
-    assert list(palette.ROWS) == [field.name for field in dataclasses.fields(Waterfall)]
+    assert list(palette.ROWS) == [field.name for field in fields(Waterfall)]
     assert {cause.label for cause in Cause} <= set(palette.CAUSES)
 
 

@@ -4,11 +4,11 @@ import gzip
 import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
-from dataclasses import replace
 from re import compile as pattern
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from chopperd.model.report import ReportDocument, without_parts
 from chopperd.report.build.privacy import summed

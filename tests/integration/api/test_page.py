@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 
 import click
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Page
 
 from chopperd.api.app import build_api

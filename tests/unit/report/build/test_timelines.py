@@ -1,12 +1,12 @@
 """Steps that are drawn: which are chosen, what ran in them by hand count, and the samples."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.model.answers import StepTimeline
 from chopperd.report.build import timelines

@@ -5,11 +5,11 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.compared_reports import compare as compare_reports
 from chopperd.model.answers import Finding
