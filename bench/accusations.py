@@ -1,8 +1,8 @@
 """Which GPUs are named as slower than their peers, over simulated nodes whose truth is known.
 
 `python -m bench.accusations` prints, for each kind of node, in how many of them somebody was named
-who is no straggler, in how many the straggler was, and in how many a finding blames a GPU: through
-`join_device`, peers and the summary, the way of the product.
+who is no straggler, in how many the straggler was, and in how many a finding blames a GPU (the
+straggler, or another): through `join_device`, peers and the summary, the way of the product.
 """
 
 import argparse
@@ -47,6 +47,8 @@ class Node(Struct, frozen=True, kw_only=True):
         spread: Clocks differ by up to so much either way, drawn evenly.
         slower: The first GPU's clock is lower by so much; 0: there is no straggler.
         together: Whether all clocks move alike, so that peers are equal in the run, too.
+        reasons: Whether drivers report limits, drawn without regard to who is slow. Where they
+            report none, a low clock is unexplained.
     """
 
     preset: str
@@ -56,6 +58,7 @@ class Node(Struct, frozen=True, kw_only=True):
     spread: float = 0.0
     slower: float = 0.0
     together: bool = False
+    reasons: bool = True
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -63,7 +66,8 @@ class Found(Struct, frozen=True, kw_only=True):
 
     Attributes:
         straggler: Whether the first GPU is named. others: Whether another is.
-        blamed: Codes of findings against GPUs.
+        blamed: Codes of findings against the first GPU. wronged: Those against another, or against
+            the first where it is no straggler. A limit that drivers report on a whole node is none.
         half_points: Half width of the first GPU's excess, percentage points of its compute; NaN
             where it has none.
     """
@@ -71,6 +75,7 @@ class Found(Struct, frozen=True, kw_only=True):
     straggler: bool
     others: bool
     blamed: tuple[str, ...]
+    wronged: tuple[str, ...]
     half_points: float
 
 
@@ -86,10 +91,13 @@ def found_on(kind: Node, seed: int) -> Found:
     excess_ns, high_ns = first.excess_ns_per_step, first.excess_high_ns_per_step
     # The low end stops at 0, and so does the figure of a GPU that is faster than its peers.
     half_ns = high_ns - excess_ns if excess_ns and high_ns is not None else np.nan
+    against = [each for each in clock_findings(document_of(drafts, summary)) if each.gpu]
+    rightly = [each for each in against if kind.slower and each.gpu == first.gpu]
     return Found(
         straggler=bool(first.stands_out),
         others=any(line.stands_out for line in others),
-        blamed=tuple(each.code for each in clock_findings(document_of(drafts, summary))),
+        blamed=tuple(each.code for each in rightly),
+        wronged=tuple(each.code for each in against if each not in rightly),
         half_points=100 * half_ns / compute_ns,
     )
 
@@ -158,16 +166,17 @@ def _rows(kind: Node, seed: int, gpu: int, scale: float) -> list[DraftRow]:
     drawn = seed * GPUS + gpu
     moved = seed * GPUS if kind.together else drawn
     known = scenario(kind.preset, seed=moved, step_s=kind.step_s, steps=kind.steps)
-    known = scaled(known, scale)
+    known = scaled(known, scale, reasons=kind.reasons)
     seen = observe(known, hz=kind.hz, seed=drawn, read_span_ns=READ_SPAN_NS)
     return list(rows_of(join_device(scenario_timeline(known), (), seen, REFERENCE_MHZ), gpu))
 
 
-def scaled(known: Scenario, scale: float) -> Scenario:
-    """The scenario with its clock times a factor."""
+def scaled(known: Scenario, scale: float, *, reasons: bool = True) -> Scenario:
+    """The scenario with its clock times a factor, and no limits unless there are `reasons`."""
     clock = known.truth.clock
     slower = StepFunction(edges_ns=clock.edges_ns, value=clock.value * scale)
-    return replace(known, truth=ClockTruth(clock=slower, causes=known.truth.causes))
+    causes = known.truth.causes if reasons else np.zeros_like(known.truth.causes)
+    return replace(known, truth=ClockTruth(clock=slower, causes=causes))
 
 
 def rows_of(joined: JoinedDevice, gpu: int) -> Iterator[DraftRow]:
@@ -176,7 +185,9 @@ def rows_of(joined: JoinedDevice, gpu: int) -> Iterator[DraftRow]:
     if clocks is None:
         raise ValueError("the simulated samples do not cover the simulated trace")
     for index, window in enumerate(joined.timeline.windows):
-        half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
+        bias_mhz = float(clocks.compute.bias_mhz[index])
+        random_mhz = float(clocks.compute.half_width_mhz[index]) - bias_mhz
+        covered_ns = int(clocks.compute.covered_ns[index])
         row = Row(
             job=None,
             run=None,
@@ -196,9 +207,11 @@ def rows_of(joined: JoinedDevice, gpu: int) -> Iterator[DraftRow]:
             row=row,
             model="Simulated GPU",
             process=gpu,
-            covered_ns=int(clocks.compute.covered_ns[index]),
-            random_mhz=float(half_mhz - bias_mhz),
-            bias_mhz=float(bias_mhz),
+            covered_ns=covered_ns,
+            random_mhz=random_mhz,
+            bias_mhz=bias_mhz,
+            random_ns=random_mhz * covered_ns / REFERENCE_MHZ,
+            bias_ns=bias_mhz * covered_ns / REFERENCE_MHZ,
         )
 
 
@@ -215,11 +228,13 @@ def kinds() -> list[Node]:
         ("phase-locked", 1.0, 30, 100.0),
     ]
     sorts = (
-        (0.01, 0.0, False),
-        (0.01, 0.06, False),
-        (0.0, 0.02, True),
-        (0.0, 0.02, False),
-        (0.01, 0.02, False),
+        (0.01, 0.0, False, True),
+        (0.01, 0.06, False, True),
+        (0.01, 0.0, False, False),
+        (0.01, 0.06, False, False),
+        (0.0, 0.02, True, True),
+        (0.0, 0.02, False, True),
+        (0.01, 0.02, False, True),
     )
     made = [
         Node(
@@ -230,11 +245,12 @@ def kinds() -> list[Node]:
             spread=spread,
             slower=slower,
             together=together,
+            reasons=reasons,
         )
         for preset, step_s, steps, hz in jobs
-        for spread, slower, together in sorts
+        for spread, slower, together, reasons in sorts
     ]
-    return [each for each in made if each.steps > 3 or not 0 < each.slower < 0.06]
+    return [each for each in made if each.steps > 3 or (each.reasons and each.slower in (0, 0.06))]
 
 
 def nodes_of(kind: Node, nodes: int) -> int:
@@ -248,12 +264,14 @@ def table_line(kind: Node, found: Sequence[Found]) -> str:
     named = f"{straggler} of {len(found)}" if kind.slower else "-"
     accused = sum(each.others or (each.straggler and not kind.slower) for each in found)
     blamed = sum(bool(each.blamed) for each in found)
+    wronged = sum(bool(each.wronged) for each in found)
     half = np.nanmedian([each.half_points for each in found])
     return (
-        f"| {kind.preset}{', together' if kind.together else ''} | {kind.steps} x {kind.step_s:g} "
+        f"| {kind.preset}{', together' if kind.together else ''}"
+        f"{'' if kind.reasons else ', no reasons'} | {kind.steps} x {kind.step_s:g} "
         f"| {kind.hz:g} | ±{100 * kind.spread:g} "
         f"| {100 * kind.slower:g} | {half:.2f} | {accused} of {len(found)} | {named} "
-        f"| {blamed} of {len(found)} |"
+        f"| {f'{blamed} of {len(found)}' if kind.slower else '-'} | {wronged} of {len(found)} |"
     )
 
 
@@ -271,9 +289,10 @@ def main() -> None:
     chosen = parser.parse_args()
     print(f"Nodes of {GPUS} GPUs.\n")
     print(
-        "| clock | steps s | Hz | spread % | straggler % | half width | accused | named | blamed |"
+        "| clock | steps s | Hz | spread % | straggler % | half width | accused | named | blamed "
+        "| wronged |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     with ProcessPoolExecutor(chosen.processes) as pool:
         lines = kinds()
         for kind in lines if chosen.kinds is None else [lines[n] for n in chosen.kinds]:
