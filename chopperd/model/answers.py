@@ -135,12 +135,12 @@ class RanksSummary(Struct, frozen=True, kw_only=True):
     `matched_by` is "seq" (torch's sequence numbers), "order" (on the stream, checked by the ends)
     or "mixed". `missing_ranks` of the job have no trace here: waits are then lower bounds
     (`waits_are_bounds`). `job_lost_ns` is the mean clock loss per step of the critical device.
-    `why_not` says why there is no comparison.
+    `why_not` says why there is no comparison; numbers of collectives are then unknown.
     """
 
     lines: tuple[RankLine, ...]
-    collectives: int = 0
-    matched: int = 0
+    collectives: int | None = None
+    matched: int | None = None
     matched_by: Literal["seq", "order", "mixed"] | None = None
     missing_ranks: int = 0
     waits_are_bounds: bool = False

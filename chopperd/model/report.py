@@ -203,14 +203,14 @@ class GpuLine(Struct, frozen=True, kw_only=True):
 
 
 class CauseShare(Struct, frozen=True, kw_only=True):
-    """A cause's share of the run's ceiling loss.
+    """A cause's mean loss in a step, and its share of the run's ceiling loss.
 
     `power_w` and `power_limit_w`, of a power cap only, are the power of its GPUs under it, and the
     limit.
     """
 
     cause: str
-    lost_ns: int
+    lost_ns: float
     share: float
     power_w: float | None = None
     power_limit_w: float | None = None

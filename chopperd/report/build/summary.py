@@ -262,10 +262,11 @@ def _coverage(rows: Sequence[DraftRow]) -> float | None:
 
 
 def _causes(rows: Sequence[DraftRow]) -> tuple[CauseShare, ...]:
-    """Return shares of the loss by cause, largest first; a power cap with the power under it."""
+    """Return the mean loss by cause, largest first; a power cap with the power under it."""
     lost: Counter[str] = Counter()
-    for each in rows:
-        lost.update(each.row.dvfs.by_cause_ns or {})
+    known = [each.row.dvfs.by_cause_ns for each in rows if each.row.dvfs.by_cause_ns is not None]
+    for by_cause_ns in known:
+        lost.update(by_cause_ns)
     whole = sum(lost.values())
     capped = [each for each in rows if each.capped_w is not None and each.row.power_limit_w]
     power_w = _mean([each.capped_w for each in capped])
@@ -273,7 +274,7 @@ def _causes(rows: Sequence[DraftRow]) -> tuple[CauseShare, ...]:
     return tuple(
         CauseShare(
             cause=cause,
-            lost_ns=lost_ns,
+            lost_ns=lost_ns / len(known),
             share=lost_ns / whole,
             power_w=power_w if cause == Cause.POWER_CAP.label else None,
             power_limit_w=limit_w if cause == Cause.POWER_CAP.label else None,

@@ -60,8 +60,9 @@ def ranks(document: ReportDocument) -> Section | None:
     caption = _RANKS_CAPTION
     if summary.waits_are_bounds:
         caption += f"\nwaits are lower bounds: {fmt.plural(summary.missing_ranks, 'rank')} missing"
-    matched = f"{fmt.count(summary.matched)} of {fmt.count(summary.collectives)}"
-    title = f"RANKS  {matched} collectives matched{of}"
+    counts = (summary.matched, summary.collectives)
+    matched, every = (UNKNOWN if each is None else fmt.count(each) for each in counts)
+    title = f"RANKS  {matched} of {every} collectives matched{of}"
     return table(title, columns, map(_rank_cells, shown), caption=caption, styles=styles)
 
 

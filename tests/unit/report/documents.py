@@ -259,9 +259,9 @@ def eight_gpus() -> ReportDocument:
             reference_source="device_max",
             coverage_ratio=0.996,
             causes=(
-                CauseShare(cause="power_cap", lost_ns=1179 * MS, share=0.90),
-                CauseShare(cause="thermal", lost_ns=92 * MS, share=0.07),
-                CauseShare(cause="unexplained", lost_ns=39 * MS, share=0.03),
+                CauseShare(cause="power_cap", lost_ns=117.9 * MS, share=0.90),
+                CauseShare(cause="thermal", lost_ns=9.2 * MS, share=0.07),
+                CauseShare(cause="unexplained", lost_ns=3.9 * MS, share=0.03),
             ),
             gpus=tuple(gpu_line(device) for device in devices),
             waterfall_ns={

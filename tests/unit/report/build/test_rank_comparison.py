@@ -90,6 +90,7 @@ def test_a_single_rank_of_several_is_compared_with_nobody() -> None:
     (report,) = [reported(each) for each in job(80)]
     alone = compared([replace(report, trace=replace(report.trace, world_size=2))])
     assert ranks_of(alone).why_not == "1 of 2 ranks has a trace here"
+    assert (ranks_of(alone).collectives, ranks_of(alone).matched) == (None, None)
     assert ranks_of(alone).missing_ranks == 1
     assert {row.exposed_comm_ns for row in alone.steps} == {ExposedComm()}
     assert document(job(80)).ranks is None

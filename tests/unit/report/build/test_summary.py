@@ -299,17 +299,19 @@ def test_a_step_that_one_gpu_did_not_sample_leaves_its_other_steps_known() -> No
     assert summary.gpus[1].gap_ratio == pytest.approx(0.5)
 
 
-def test_causes_are_shares_of_the_loss_largest_first() -> None:
+def test_causes_are_means_and_shares_of_the_loss_largest_first() -> None:
     steps = [
-        draft(1, by_cause={"thermal": 5 * MS, "power_cap": 15 * MS}),
-        draft(2, by_cause={"thermal": 20 * MS}),
+        draft(1, lost_ms=20, by_cause={"thermal": 5 * MS, "power_cap": 15 * MS}),
+        draft(2, lost_ms=20, by_cause={"thermal": 20 * MS}),
     ]
     summary = summarise(steps, [], REFERENCE)
     assert summary is not None
+    # by hand: 25 and 15 ms over two steps, which sum to the mean loss of a step
     assert [(c.cause, c.lost_ns, c.share) for c in summary.causes] == [
-        ("thermal", 25 * MS, 0.625),
-        ("power_cap", 15 * MS, 0.375),
+        ("thermal", 12.5 * MS, 0.625),
+        ("power_cap", 7.5 * MS, 0.375),
     ]
+    assert summary.lost_ns == sum(c.lost_ns for c in summary.causes)
 
 
 def test_processes_of_unknown_rank_keep_lines_of_their_own() -> None:
