@@ -85,6 +85,7 @@ def scenario_timeline(known: Scenario) -> DeviceTimeline:
         copied_bytes=np.full(count, -1, np.int64),
         collective=np.full(count, -1, np.int32),
         seq=np.full(count, -1, np.int64),
+        comms_id=np.full(count, -1, np.int64),
         operation=np.full(count, -1, np.int32),
         layer=np.full(count, -1, np.int32),
         annotation=np.full(count, -1, np.int32),

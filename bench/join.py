@@ -55,6 +55,7 @@ def timeline() -> DeviceTimeline:
         copied_bytes=np.full(KERNELS, -1, np.int64),
         collective=np.full(KERNELS, -1, np.int32),
         seq=np.full(KERNELS, -1, np.int64),
+        comms_id=np.full(KERNELS, -1, np.int64),
         operation=np.full(KERNELS, -1, np.int32),
         layer=np.full(KERNELS, -1, np.int32),
         annotation=np.full(KERNELS, -1, np.int32),

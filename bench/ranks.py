@@ -142,6 +142,7 @@ def _columns(rank: _Rank, *, with_seq: bool) -> RankCollectives:
         kind=kind[order].astype(np.int64),
         step=step[order].astype(np.int64),
         seq=number[order].astype(np.int64) if with_seq else np.full(len(order), -1),
+        comms_id=np.full(len(order), -1),
         start_ns=start_ns,
         end_ns=end_ns,
         exposed=difference(communicated, union(computed[:, 0], computed[:, 1])),

@@ -301,6 +301,7 @@ def timeline_of(known: Job) -> DeviceTimeline:
         copied_bytes=full(-1),
         collective=full(-1).astype(np.int32),
         seq=full(-1),
+        comms_id=full(-1),
         operation=full(-1).astype(np.int32),
         layer=full(-1).astype(np.int32),
         annotation=full(-1).astype(np.int32),

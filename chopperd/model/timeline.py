@@ -185,6 +185,7 @@ class DeviceTimeline(Timed, frozen=True, kw_only=True):
     copied_bytes: Int64s  # of a copy or fill; -1 unknown
     collective: Int32s  # index into `Timeline.collectives`; -1 none or unknown
     seq: Int64s  # torch's number of the collective in its process group; -1 unknown
+    comms_id: Int64s  # torch's hash of the collective's group, number and ranks; -1 unknown
     # index into `Timeline.operations`: the innermost operator around the launch, of
     # collectives the annotation that says which; -1 unknown
     operation: Int32s

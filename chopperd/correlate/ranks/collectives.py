@@ -28,7 +28,7 @@ MOST_PIECES: Final = 1 << 17
 _SYMMETRIC: Final = frozenset({"allreduce", "allgather", "reducescatter", "barrier"})
 #: Between two ranks, or not told apart from what is: NCCL's kernel SendRecv serves all-to-alls too.
 _PAIRWISE: Final = frozenset({"send", "recv", "isend", "irecv", "sendrecv", "batchisendirecv"})
-_COLUMNS: Final = ("kind", "step", "seq", "start_ns", "end_ns")
+_COLUMNS: Final = ("kind", "step", "seq", "comms_id", "start_ns", "end_ns")
 _LITTLE_ENDIAN: Final = "<i8"
 
 
@@ -58,6 +58,7 @@ class RankCollectives(Timed, frozen=True, kw_only=True):
     kind: Int64s  # -1 unknown
     step: Int64s  # number of the step that launched it; -1 none
     seq: Int64s  # torch's number of the collective in its group; -1 unknown
+    comms_id: Int64s  # torch's hash of it, the same on all its ranks; -1 unknown
     exposed: Intervals  # when communication ran and no compute
     until_ns: int  # the columns are complete up to this time
     left_out: int = 0  # kernels after it
@@ -68,8 +69,8 @@ class PackedCollectives(Struct, frozen=True, kw_only=True):
 
     device: int
     kinds: tuple[CollectiveKind, ...]
-    # kind, step, seq, start, end, starts and ends of exposed pieces: differences of successive
-    # values, int64, compressed with zlib
+    # `_COLUMNS`, starts and ends of exposed pieces: differences of successive values, int64,
+    # compressed with zlib
     columns: tuple[bytes, ...]
     until_ns: int
     left_out: int
@@ -95,6 +96,7 @@ def collectives_of_device(
         kind=kind.astype(np.int64) - unknown,
         step=numbers[device.step[rows]],
         seq=device.seq[rows],
+        comms_id=device.comms_id[rows],
         start_ns=device.start_ns[rows],
         end_ns=device.end_ns[rows],
         exposed=Intervals(start_ns=exposed.start_ns[pieces], end_ns=exposed.end_ns[pieces]),

@@ -60,6 +60,7 @@ class _Kernels(Timed, frozen=True, kw_only=True):
     comparable: Bools  # whether all ranks of a group take part
     step: Int64s
     seq: Int64s
+    comms_id: Int64s
 
 
 def match(ranks: Sequence[RankCollectives], world_size: int) -> Matches:
@@ -67,7 +68,8 @@ def match(ranks: Sequence[RankCollectives], world_size: int) -> Matches:
 
     By (group, kind, Seq) in groups whose numbers pass the checks; else by order among those of a
     group and kind in a step, checked by the ends of symmetric ones: where these disagree, a rank is
-    shifted by one, or what follows in the step is left out.
+    shifted by one, or what follows in the step is left out. Where torch writes "Comms Id", which is
+    one on all ranks of a collective, those that differ are no match.
     """
     kernels = _kernels(ranks)
     traced = _traced_members(kernels)
@@ -112,7 +114,7 @@ def _kernels(ranks: Sequence[RankCollectives]) -> _Kernels:
     none = np.empty(0, np.int64)
     columns: dict[str, Int64s] = {
         name: np.concatenate([none, *(getattr(each, name) for each in ranks)])
-        for name in ("step", "seq", "start_ns", "end_ns")
+        for name in ("step", "seq", "comms_id", "start_ns", "end_ns")
     }
     return _Kernels(
         rank=np.repeat(np.arange(len(ranks)), [len(each) for each in ranks]),
@@ -218,7 +220,10 @@ class _Instances:
         apart_ns = self._over(np.maximum, end_ns) - self._over(np.minimum, end_ns)
         alike = self._over(np.maximum, shape) == self._over(np.minimum, shape)
         agree = (apart_ns <= _tolerance_ns(self.transfer_ns)) & alike
-        self.passes: Bools = self.full & (agree | ~self.symmetric)
+        comms_id = kernels.comms_id[rows]
+        least = self._over(np.minimum, np.where(comms_id == -1, _NEVER, comms_id))
+        is_one = self._over(np.maximum, np.where(comms_id == -1, ~_NEVER, comms_id)) <= least
+        self.passes: Bools = self.full & (agree | ~self.symmetric) & is_one
 
     def __len__(self) -> int:
         return int(self._number.max(initial=-1)) + 1

@@ -102,6 +102,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         else _of_call(call_step, links.call, -1).astype(np.int32),
         "collective": collective,
         "seq": trace.records.seq,
+        "comms_id": trace.records.comms_id,
         "operation": operation,
         "layer": layer,
         "annotation": annotation,

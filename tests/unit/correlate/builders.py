@@ -35,6 +35,7 @@ class Rec:
     copied: int = -1
     collective: int = -1
     seq: int = -1
+    comms_id: int = -1
     operation: int = -1
     layer: int = -1
     annotation: int = -1
@@ -81,6 +82,7 @@ def device(
         copied_bytes=np.array([rec.copied for rec in rows], np.int64),
         collective=np.array([rec.collective for rec in rows], np.int32),
         seq=np.array([rec.seq for rec in rows], np.int64),
+        comms_id=np.array([rec.comms_id for rec in rows], np.int64),
         operation=np.array([rec.operation for rec in rows], np.int32),
         layer=np.array([rec.layer for rec in rows], np.int32),
         annotation=np.array([rec.annotation for rec in rows], np.int32),

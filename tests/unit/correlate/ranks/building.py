@@ -24,6 +24,7 @@ class Coll:
     kind: CollectiveKind | None = ALL_REDUCE
     step: int = 1
     seq: int = -1
+    comms_id: int = -1
 
 
 def rank(
@@ -38,6 +39,7 @@ def rank(
         kind=np.array([-1 if c.kind is None else kinds.index(c.kind) for c in collectives], int),
         step=np.array([each.step for each in collectives], np.int64),
         seq=np.array([each.seq for each in collectives], np.int64),
+        comms_id=np.array([each.comms_id for each in collectives], np.int64),
         start_ns=start_ns,
         end_ns=end_ns,
         exposed=union(start_ns, end_ns) if exposed is None else exposed,

@@ -29,12 +29,13 @@ TIMELINE = replace(
 )
 
 
-def comm(start: int, end: int, collective: int = 0, seq: int = -1) -> Rec:
-    return Rec(start, end, kind=KernelClass.COMM, step=-1, collective=collective, seq=seq)
+def comm(start: int, end: int, collective: int = 0, seq: int = -1, comms_id: int = -1) -> Rec:
+    kind = KernelClass.COMM
+    return Rec(start, end, kind, step=-1, collective=collective, seq=seq, comms_id=comms_id)
 
 
 def same(one: RankCollectives, other: RankCollectives) -> bool:
-    columns = ("kind", "step", "seq", "start_ns", "end_ns")
+    columns = ("kind", "step", "seq", "comms_id", "start_ns", "end_ns")
     return (
         all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns)
         and np.array_equal(one.exposed.start_ns, other.exposed.start_ns)
@@ -44,12 +45,13 @@ def same(one: RankCollectives, other: RankCollectives) -> bool:
 
 
 def test_communication_is_taken_and_computing_is_not() -> None:
-    records = [Rec(0, 5, step=-1), comm(3, 9, 1, seq=4), comm(10, 12, -1)]
+    records = [Rec(0, 5, step=-1), comm(3, 9, 1, seq=4, comms_id=-8), comm(10, 12, -1)]
     found = collectives_of_device(device(records), TIMELINE, spans((5, 9), (10, 12)))
     assert found.start_ns.tolist() == [3, 10]
     assert found.kind.tolist() == [0, -1]
     assert [kind.name for kind in found.kinds] == ["allreduce"]
     assert found.seq.tolist() == [4, -1]
+    assert found.comms_id.tolist() == [-8, -1]
     assert found.step.tolist() == [-1, -1]
     assert found.left_out == 0
 
@@ -81,7 +83,9 @@ def test_what_is_beyond_the_bounds_is_left_out_and_counted(
 
 
 def test_packed_columns_come_back_as_they_were() -> None:
-    one = rank([Coll(0, 10, seq=2**62), Coll(20, 30, SEND, step=-1), Coll(40, 44, None)])
+    one = rank(
+        [Coll(0, 10, seq=2**62, comms_id=-(2**63)), Coll(20, 30, SEND, step=-1), Coll(40, 44, None)]
+    )
     one = replace(one, start_ns=one.start_ns + 1_790_000_000_000_000_000, left_out=3)
     packed = pack(one, device=2)
     assert packed.device == 2

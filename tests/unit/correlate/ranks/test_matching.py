@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopperd.correlate.ranks.collectives import CollectiveKind
 from chopperd.correlate.ranks.matching import Matches, match
 from tests.unit.correlate.ranks.building import ALL_REDUCE, BROADCAST, SEND, US, Coll, rank
 
@@ -39,6 +40,26 @@ def test_numbers_that_count_per_process_are_not_believed() -> None:
     found = match([a, b], 2)
     assert pairs(found) == [list(range(10))] * 2
     assert found.matched_by == "order"
+
+
+@pytest.mark.parametrize("kind", [ALL_REDUCE, BROADCAST], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("seq", [5, -1])
+def test_collectives_of_two_comms_ids_are_no_match(kind: CollectiveKind, seq: int) -> None:
+    # Ends and order agree throughout; of the third, torch's hashes say that they are two.
+    ids = [(-7, -7), (8, 8), (9, 10), (-1, 11)]
+    a, b = (
+        rank(
+            [
+                Coll(200 * n + nth, 200 * n + 100, kind, seq=seq + n if seq > 0 else -1, comms_id=i)
+                for n, i in enumerate(each[nth] for each in ids * 3)
+            ]
+        )
+        for nth in range(2)
+    )
+    found = match([a, b], 2)
+    apart = {2, 6, 10}
+    expected = [-1 if n in apart else n - sum(k < n for k in apart) for n in range(12)]
+    assert pairs(found) == [expected] * 2
 
 
 def test_a_group_without_numbers_is_matched_by_order_beside_one_with_them() -> None:
