@@ -22,8 +22,7 @@ from chopperd.model.live import GuardedPart, NodeSnapshot, SamplerCondition, Sel
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from chopperd.agent.parts import Parts
-    from chopperd.agent.snapshots import Snapshots
+    from chopperd.agent.parts import Parts, Snapshots
     from chopperd.api.access import AccessPolicy
     from chopperd.simulation.presets import SimulationSpec
 
@@ -138,8 +137,7 @@ class Agent:
 
     def _bring_up(self, access: "AccessPolicy", sockets: Sockets) -> None:
         try:
-            from chopperd.agent.parts import AgentContext, Parts
-            from chopperd.agent.snapshots import Snapshots
+            from chopperd.agent.parts import AgentContext, Parts, Snapshots
 
             wanted = self._config.sampling
             # Nothing marks steps yet, so that the cost of sampling to them can't be measured.
@@ -161,7 +159,6 @@ class Agent:
                     snapshots=self._snapshots,
                     pause=self._pause,
                     health=self._health,
-                    drops=self._snapshots.drops,
                     ring=lambda: self._sampling.ring,
                     clock=self._clock,
                 )

@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,18 +13,13 @@ from chopperd.cli import options
 from chopperd.cli.agent import AgentOptions, leave, run_agent
 from chopperd.cli.output import print_page, print_report, program, write
 from chopperd.config.load import DEFAULT_PATH, load_config
-from chopperd.config.sections import Config
-from chopperd.errors import AgentUnreachableError, BackendUnavailableError
-from chopperd.units import NS_PER_S
+from chopperd.errors import AgentUnreachableError
 
 if TYPE_CHECKING:
     from chopperd.agent.sockets import Addresses
     from chopperd.client.agent import AgentClient
-    from chopperd.model.live import NodeSnapshot
     from chopperd.model.report import ReportDocument
 
-#: How long a single table waits for losses, which need two reads of the totals.
-_ONCE_NS: Final = 6 * NS_PER_S
 _EXIT_SIGNAL: Final = 128
 _NAME_WIDTH: Final = 9
 _TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
@@ -47,7 +41,7 @@ def status(form: options.ListFormat, config: Path | None) -> None:
     from chopperd.api.models import snapshot_of
     from chopperd.report.text.live_pages import node_troubles, status_page
 
-    client = agent_client(config)
+    client = options.agent_client(config)
     answer, body = client.status_and_json()
     now = snapshot_of(answer, client.gpus())
     problems = [*([answer.trouble] if answer.trouble else []), *node_troubles(now)]
@@ -78,7 +72,7 @@ def steps(
     """List the last steps in the traces that the agent has analysed; exit 1 if there are none."""
     from chopperd.model.captures import StepQuery
 
-    client = agent_client(config)
+    client = options.agent_client(config)
     query = StepQuery(job=job, run=run, rank=rank, gpu=gpu)
     rows = client.last_steps(query, last)
     simulated = client.status().backend.simulated
@@ -128,14 +122,7 @@ def drops(gpu: str | None, last: int, form: options.ListFormat, config: Path | N
 @options.config_path
 def metrics(config: Path | None) -> None:
     """Print the metrics that the agent exports to Prometheus."""
-    write(agent_client(config).metrics())
-
-
-def agent_client(config: Path | None) -> "AgentClient":
-    """Return a client of this node's agent at its configured address."""
-    from chopperd.client.agent import AgentClient
-
-    return AgentClient.of(load_config(config or DEFAULT_PATH))
+    write(options.agent_client(config).metrics())
 
 
 def _print_list(
@@ -145,7 +132,7 @@ def _print_list(
     config: Path | None,
 ) -> None:
     """Request entries from the agent and print them as a table, or as JSON under `name`."""
-    client = agent_client(config)
+    client = options.agent_client(config)
     entries = entries_of(client)
     simulated = client.status().backend.simulated
     if form == "json":
@@ -163,82 +150,6 @@ def _write_json(body: bytes) -> None:
     import msgspec
 
     write(msgspec.json.format(body, indent=2).decode() + "\n")
-
-
-@options.documented("chopperd top", "chopperd top --once")
-@options.once
-@options.backend
-@options.config_path
-def top(once: bool, backend: str | None, config: Path | None) -> None:
-    """Show a live table of the GPUs; samples them itself with --backend or without an agent."""
-    with closing(_snapshots(load_config(config or DEFAULT_PATH), backend)) as snapshots:
-        try:
-            if once or not sys.stdout.isatty():
-                _print_once(snapshots)
-            else:
-                _show(snapshots)
-        except BackendUnavailableError as error:
-            hint = "`chopperd top --backend simulated` needs none"
-            raise BackendUnavailableError(f"{error}; {hint}") from error
-
-
-def _snapshots(config: Config, backend: str | None) -> Generator["NodeSnapshot"]:
-    from chopperd.cli.top import own_snapshots
-    from chopperd.client.agent import AgentClient
-
-    if backend is None:
-        client = AgentClient.of(config)
-        try:
-            client.status()
-        except AgentUnreachableError:
-            pass  # sample without an agent
-        else:
-            return client.snapshots()
-    return own_snapshots(config, backend or config.sampling.backend)
-
-
-def _print_once(snapshots: Iterable["NodeSnapshot"]) -> None:
-    from chopperd.cli.top import owners_of
-    from chopperd.report.text.live_pages import live_page
-
-    history: list[NodeSnapshot] = []
-    for snapshot in snapshots:
-        history.append(snapshot)
-        waited_ns = snapshot.taken_mono_ns - history[0].taken_mono_ns
-        if waited_ns >= _ONCE_NS or _has_losses(history):
-            break
-    print_page(live_page(history, owners_of(history[-1])))
-
-
-def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
-    from chopperd.report.text.live_pages import lost_ratios
-
-    ratios = lost_ratios(history)
-    known = [ratios[gpu.info.gpu] is not None for gpu in history[-1].gpus if gpu.up]
-    return bool(known) and all(known)
-
-
-def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    from chopperd.cli.top import owners_of, quiet_stderr, quit_key
-    from chopperd.report.text.live_pages import live_page, minute
-    from chopperd.report.text.page import Shown
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    history: tuple[NodeSnapshot, ...] = ()
-    screen = Live(console=console, screen=True, auto_refresh=False)
-    try:
-        # The page itself shows what a sampler would warn of.
-        with quiet_stderr(), quit_key() as is_quit, screen as page:
-            for snapshot in snapshots:
-                history = minute((*history, snapshot))
-                page.update(Shown(live_page(history, owners_of(snapshot))), refresh=True)
-                if is_quit():
-                    return
-    except KeyboardInterrupt:
-        return  # the usual way to leave
 
 
 @options.documented("chopperd demo", "chopperd demo --preset fsdp2-mi300x --seconds 2")

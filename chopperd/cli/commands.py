@@ -28,7 +28,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "report": "report_commands",
     "annotate": "report_commands",
     "compare": "comparing",
-    "top": "agent_commands",
+    "top": "top",
     "status": "agent_commands",
     "steps": "agent_commands",
     "traces": "agent_commands",

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 import click
 from msgspec.structs import replace
 
-from chopperd.config.load import DEFAULT_PATH
+from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.sections import Config
 from chopperd.config.table import why_no_pattern
 from chopperd.errors import ConfigError
 
 if TYPE_CHECKING:
+    from chopperd.client.agent import AgentClient
     from chopperd.pipeline.reports import ReportOptions
 
 Format: TypeAlias = Literal["text", "markdown", "json", "html", "csv", "parquet"]
@@ -185,6 +186,13 @@ fail_over = click.option(
 )
 log_form = click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 log_from = click.option("--log-level", type=_LOG_LEVELS, help="Lowest level to show.")
+
+
+def agent_client(config: Path | None) -> "AgentClient":
+    """Return a client of this node's agent at its configured address."""
+    from chopperd.client.agent import AgentClient
+
+    return AgentClient.of(load_config(config or DEFAULT_PATH))
 
 
 def report_options(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from chopperd.cli import options
-from chopperd.cli.agent_commands import agent_client
 from chopperd.cli.options import (
+    agent_client,
     chosen_form,
     parsed_memory,
     parsed_ranks,

@@ -27,9 +27,8 @@ from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import native_library
 from chopperd.sampling.native.ticks import Interrupt, with_native
 from chopperd.sampling.sampler_health import Ending, SelfEnd, SilenceWatch
-from chopperd.sampling.sensor_probe import SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, ExitStatus, SamplerSettings
-from chopperd.sampling.watch import DriverWatch, WatchedGpu
+from chopperd.sampling.watch import DriverWatch, SensorWatch, WatchedGpu
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from chopperd.sampling.sensor_probe import PROBE_NS
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
+from chopperd.sampling.watch import PROBE_NS
 from chopperd.units import NS_PER_S
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import HANGS, SUCCESS

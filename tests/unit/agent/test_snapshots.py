@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.agent.snapshots import Snapshots
+from chopperd.agent.parts import Snapshots
 from chopperd.live.node import LiveNode
 from chopperd.model.live import SamplerCondition, SamplerLive
 from tests.fakes.clock import ScriptedClock

@@ -14,13 +14,13 @@ from chopperd.sampling.memory.layout import RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.memory.slow_state import SlowState, with_findings
-from chopperd.sampling.sensor_probe import (
+from chopperd.sampling.watch import (
     FIRST_NS,
     MOST_DRIVER_NS,
     PROBE_NS,
     WORK_NS,
-    ProbedGpu,
     SensorProbe,
+    WatchedGpu,
 )
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tests.fakes.clock import ScriptedClock
@@ -90,7 +90,7 @@ def make_bench() -> Iterator[MakeBench]:
         clock, stop = ScriptedClock(), threading.Event()
         sensors = driver(clock, period_ms)
         ring = RingWriter(fd, RingDescription(gpus=(GPU,)), 256)
-        gpu = ProbedGpu(device=GPU, slow_state=ring.slow_state(0))
+        gpu = WatchedGpu(device=GPU, label="0", gpu=ring.gpu(0), slow_state=ring.slow_state(0))
         probe = SensorProbe(
             sensors, gpu, clock, stop, again_s=AGAIN_NS / NS_PER_S, budget_ratio=budget_ratio
         )
