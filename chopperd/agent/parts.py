@@ -9,11 +9,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-
-from msgspec.structs import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
+
+from msgspec.structs import replace
 
 from chopperd import __version__
 from chopperd.agent.lifecycle import Health, end_within
@@ -29,8 +29,7 @@ from chopperd.config.sections import Config, RecorderConfig, StoreConfig
 from chopperd.errors import IngestError, IngestReason, StoreError
 from chopperd.export.metric import Profile
 from chopperd.export.rendering import MetricsText
-from chopperd.live.node import LiveNode, ProcessCosts
-from chopperd.live.traced import TracedLedger
+from chopperd.live.node import LiveNode, ProcessCosts, TracedLedger
 from chopperd.model import live
 from chopperd.model.captures import TraceEntry
 from chopperd.model.services import Ingest, Upload

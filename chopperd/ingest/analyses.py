@@ -16,8 +16,8 @@ from chopperd.ingest.worker_process import AnalysisWorker, Loss, Lost
 from chopperd.model.captures import AnalysedTrace, Filed, TraceEntry, TraceState
 from chopperd.model.report import ReportDocument
 from chopperd.model.run import device_map_of
-from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, FrameError, Reply
 from chopperd.pipeline.reports import Origin, ReportOptions
+from chopperd.pipeline.worker import Analyse, Analysed, Compose, Composed, Failed, FrameError, Reply
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.units import NS_PER_S
 

@@ -14,7 +14,16 @@ from enum import Enum, auto
 from typing import Final
 
 from chopperd.clock import Clock
-from chopperd.pipeline import frames
+from chopperd.pipeline.worker import (
+    MOST_REPLY_BYTES,
+    FrameBuffer,
+    FrameError,
+    Ready,
+    Reply,
+    Request,
+    framed,
+    sent_of,
+)
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -58,7 +67,7 @@ class AnalysisWorker:
         self._interrupted = False
         self._start_error = ""
         self._unsent = memoryview(b"")
-        self._frames = frames.FrameBuffer(frames.MOST_REPLY_BYTES)
+        self._frames = FrameBuffer(MOST_REPLY_BYTES)
         self._since_ns = 0
         self._deadline_ns = 0
 
@@ -73,7 +82,7 @@ class AnalysisWorker:
         """Whether a request waits for its outcome."""
         return self._busy
 
-    def ask(self, request: frames.Request, timeout_s: float) -> None:
+    def ask(self, request: Request, timeout_s: float) -> None:
         """Send a request, starting the process if there is none; `poll` gives the outcome.
 
         The process is killed if that takes longer than `timeout_s`.
@@ -83,7 +92,7 @@ class AnalysisWorker:
         """
         if self._busy:
             raise RuntimeError("the worker has a request")
-        data = frames.framed(request)
+        data = framed(request)
         self._deadline_ns = self._clock.mono_ns() + round(timeout_s * NS_PER_S)
         gone = self._process is None or self._interrupted or self._process.poll() is not None
         self._busy, self._interrupted = True, False
@@ -92,7 +101,7 @@ class AnalysisWorker:
             self._start()
         self._unsent = memoryview(data)
 
-    def poll(self, wait_s: float) -> frames.Reply | Lost | None:
+    def poll(self, wait_s: float) -> Reply | Lost | None:
         """Wait up to `wait_s` for the request's outcome; None if there is none yet.
 
         A lost or idle process is killed.
@@ -125,7 +134,7 @@ class AnalysisWorker:
         self._reap()
 
     def _start(self) -> None:
-        self._ready, self._frames = False, frames.FrameBuffer(frames.MOST_REPLY_BYTES)
+        self._ready, self._frames = False, FrameBuffer(MOST_REPLY_BYTES)
         try:
             self._process = subprocess.Popen(
                 self._command,
@@ -140,14 +149,14 @@ class AnalysisWorker:
         for fd in _pipe_fds(self._process):
             os.set_blocking(fd, False)
 
-    def _outcome(self, wait_s: float) -> frames.Reply | Lost | None:
+    def _outcome(self, wait_s: float) -> Reply | Lost | None:
         process = self._process
         if process is None:
             return _not_started(self._start_error)
         ended = self._exchange(process, wait_s)
         try:
             reply = self._next_reply()
-        except frames.FrameError as error:
+        except FrameError as error:
             return Lost(how=Loss.DIED, reason=f"the analysis worker talks nonsense: {error}")
         if reply is not None:
             return reply
@@ -175,10 +184,10 @@ class AnalysisWorker:
             return True
         return False
 
-    def _next_reply(self) -> frames.Reply | None:
+    def _next_reply(self) -> Reply | None:
         while (body := self._frames.next_frame()) is not None:
-            sent = frames.sent_of(body)
-            if not isinstance(sent, frames.Ready):
+            sent = sent_of(body)
+            if not isinstance(sent, Ready):
                 return sent
             self._ready = True
         return None

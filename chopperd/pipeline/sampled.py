@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from chopperd import __version__
 from chopperd.correlate.clock.governing import governed
-from chopperd.correlate.ranks.peers import MIN_PEERS, Peers, peers_of, wander_ratio
+from chopperd.correlate.ranks.comparing import MIN_PEERS, Peers, peers_of, wander_ratio
 from chopperd.live.drops import drops_in, median_spacing_ns, records_of
 from chopperd.live.integrals import BusyRatio, LiveIntegrals
 from chopperd.live.readings import BusyClock, BusyClocks

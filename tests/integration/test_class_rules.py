@@ -10,8 +10,8 @@ from chopperd.config.load import load_config
 from chopperd.ingest.service import worker_command
 from chopperd.ingest.worker_process import AnalysisWorker, Lost
 from chopperd.model.kinds import KernelClass
-from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Reply, Request
 from chopperd.pipeline.reports import Origin, configured_options
+from chopperd.pipeline.worker import Analyse, Analysed, Compose, Composed, Reply, Request
 from tests.integration.agent.node import CLOCK, MIB, trace
 
 OWN = '[[traces.classes]]\nclass = "comm"\npattern = "^our_"\n'

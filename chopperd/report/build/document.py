@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopperd.correlate.ranks.peers import MIN_PEERS
+from chopperd.correlate.ranks.comparing import MIN_PEERS
 from chopperd.errors import StepNotFoundError
 from chopperd.model.report import (
     SCHEMA,

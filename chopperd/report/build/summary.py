@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from chopperd.correlate.ranks.peers import peers_of, wander_ratio
+from chopperd.correlate.ranks.comparing import peers_of, wander_ratio
 from chopperd.model.arrays import Float64s
 from chopperd.model.kinds import Cause
 from chopperd.model.report import CauseShare, GpuLine, Reference, Summary

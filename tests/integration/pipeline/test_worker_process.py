@@ -10,7 +10,8 @@ import pytest
 
 from chopperd.ingest.service import worker_command
 from chopperd.ingest.worker_process import AnalysisWorker, Loss, Lost
-from chopperd.pipeline.frames import (
+from chopperd.pipeline.reports import Origin, ReportOptions
+from chopperd.pipeline.worker import (
     Analyse,
     Analysed,
     Compose,
@@ -20,7 +21,6 @@ from chopperd.pipeline.frames import (
     Request,
     framed,
 )
-from chopperd.pipeline.reports import Origin, ReportOptions
 from tests.integration.agent.node import CLOCK, MIB, trace
 from tests.integration.processes import is_alive
 from tests.waiting import wait_for

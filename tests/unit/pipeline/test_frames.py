@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from chopperd.model.captures import AnalysedTrace
 from chopperd.model.kinds import KernelClass
 from chopperd.model.run import ProcessGroup, RunIdentity, device_map_of
-from chopperd.pipeline.frames import (
+from chopperd.pipeline.reports import Origin, ReportOptions
+from chopperd.pipeline.worker import (
     MOST_REPLY_BYTES,
     MOST_REQUEST_BYTES,
     Analyse,
@@ -24,7 +25,6 @@ from chopperd.pipeline.frames import (
     request_of,
     sent_of,
 )
-from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.traces.kernels.classes import ClassRule
 

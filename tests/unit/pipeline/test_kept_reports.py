@@ -5,9 +5,8 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from chopperd.pipeline.frames import FrameError
 from chopperd.pipeline.reports import FileReport, composed
-from chopperd.pipeline.worker import packed, unpacked
+from chopperd.pipeline.worker import FrameError, packed, unpacked
 from tests.fakes.clock import ScriptedClock
 from tests.unit.report.documents import host_timed
 from tests.unit.report.traced import Job, reported, sample_set, sampled

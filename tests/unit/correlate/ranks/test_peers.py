@@ -5,7 +5,7 @@ from math import hypot, nan, pi, sqrt
 import numpy as np
 import pytest
 
-from chopperd.correlate.ranks.peers import Excess, Peers, peers_of, wander_ratio
+from chopperd.correlate.ranks.comparing import Excess, Peers, peers_of, wander_ratio
 from chopperd.model.arrays import Float64s
 
 
