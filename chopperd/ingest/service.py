@@ -15,11 +15,10 @@ from chopperd.clock import Clock
 from chopperd.config.paths import own_command
 from chopperd.config.sections import Config
 from chopperd.errors import IngestError, IngestReason
-from chopperd.ingest.admission import Admission, Mode, Problem
+from chopperd.ingest.admission import Admission, Mode, Problem, Uploads
 from chopperd.ingest.analyses import Analyses, AnalysisSettings
 from chopperd.ingest.inbox import Inbox, InboxPoller
 from chopperd.ingest.queue import QueueLimits, TraceQueue
-from chopperd.ingest.uploads import Uploads
 from chopperd.ingest.worker_process import AnalysisWorker
 from chopperd.model.captures import TraceState
 from chopperd.model.live import AnalysisLive

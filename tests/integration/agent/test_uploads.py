@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.errors import IngestError, IngestReason
-from chopperd.ingest.uploads import TraceUpload
+from chopperd.ingest.admission import TraceUpload
 from chopperd.model.captures import TraceState
 from tests.fakes.samples import recording
 from tests.integration.agent.node import Node, trace

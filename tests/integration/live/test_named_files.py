@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from chopperd.errors import IngestError, IngestReason
-from chopperd.ingest.uploads import opened_under
+from chopperd.ingest.admission import opened_under
 
 #: A user who owns nothing here and is in no group.
 STRANGER = 3_999_999
