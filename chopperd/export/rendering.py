@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from math import isfinite
 from threading import Lock
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
-from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from chopperd.clock import Clock
 from chopperd.export.agent_metrics import AGENT_METRICS, EXPORT_METRICS
 from chopperd.export.gpu_metrics import GPU_METRICS, TRACED_METRICS
-from chopperd.export.metric import Metric, Profile, View
+from chopperd.export.metric import Kind, Metric, Profile, View
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import NodeSnapshot
 from chopperd.model.services import SnapshotSource
@@ -37,67 +34,57 @@ def metrics_of(profile: Profile) -> tuple[Metric, ...]:
 logger = logging.getLogger(__name__)
 
 
-class SnapshotCollector(Collector):
-    """Collects the metric families of one snapshot, leaving out a metric that fails.
+#: A metric, and its series: label values, and value.
+Family: TypeAlias = tuple[Metric, Sequence[tuple[tuple[str, ...], float]]]
 
-    Unknown values have no series, and metrics without series are left out. Metrics about the
-    exporter itself (`own_metrics`) come last. Faults are counted by metric, the first is logged.
+
+def families(
+    snapshot: NodeSnapshot,
+    metrics: Sequence[Metric],
+    own_metrics: Sequence[Metric],
+    faults: Counter[str],
+) -> Iterator[Family]:
+    """Yield the metrics of a snapshot that have series, in their order; one that fails is left out.
+
+    Unknown values have no series. Metrics about the exporter itself (`own_metrics`) come last.
+    Faults are counted by metric, the first is logged.
     """
+    series_count = len(own_metrics)
+    for metric in metrics:
+        if points := _points(metric, View(snapshot), faults):
+            series_count += len(points)
+            yield metric, points
+    view = View(snapshot, series_count, faults.total())
+    yield from ((metric, _points(metric, view, faults)) for metric in own_metrics)
 
-    def __init__(
-        self,
-        snapshot: NodeSnapshot,
-        metrics: Sequence[Metric],
-        own_metrics: Sequence[Metric],
-        faults: Counter[str],
-    ) -> None:
-        self._snapshot = snapshot
-        self._metrics = metrics
-        self._own_metrics = own_metrics
-        self._faults = faults
 
-    def collect(self) -> Iterator[Family]:
-        """Yield the families, in the order of the metrics."""
-        series_count = len(self._own_metrics)
-        for metric in self._metrics:
-            family = self._family(metric, View(self._snapshot))
-            series_count += len(family.samples)
-            if family.samples:
-                yield family
-        view = View(self._snapshot, series_count, self._faults.total())
-        yield from (self._family(metric, view) for metric in self._own_metrics)
-
-    def _family(self, metric: Metric, view: View) -> Family:
-        """Return a metric's family; without samples if values are unknown or can't be read."""
-        family = Family(metric.family_name, metric.documentation, metric.kind.value, metric.unit)
-        try:
-            for key, value in self._points(metric, view):
-                names = (label.name for label in metric.labels)
-                family.add_sample(metric.name, dict(zip(names, key, strict=True)), value)
-        except Exception as error:  # noqa: BLE001 - one metric's fault must not cost the scrape
-            self._note_fault(metric.name, repr(error))
-            family.samples.clear()
-        return family
-
-    def _points(self, metric: Metric, view: View) -> Iterator[tuple[tuple[str, ...], float]]:
-        """Yield the points that are known, finite, not repeated and have allowed labels."""
-        seen: set[tuple[str, ...]] = set()
+def _points(
+    metric: Metric, view: View, faults: Counter[str]
+) -> Sequence[tuple[tuple[str, ...], float]]:
+    """Return the points that are known, finite, not repeated and have allowed labels."""
+    found: dict[tuple[str, ...], float] = {}
+    try:
         for key, value in metric.read(view):
             if value is None or not isfinite(value):
                 continue
             labels = zip(metric.labels, key, strict=True)
             is_allowed = all(each.values is None or v in each.values for each, v in labels)
-            if key in seen or not is_allowed:
-                self._note_fault(metric.name, f"labels {key} are repeated, or not of their set")
+            if key in found or not is_allowed:
+                what = f"labels {key} are repeated, or not of their set"
+                _note_fault(faults, metric.name, what)
                 continue
-            seen.add(key)
             "".join(key).encode()  # fail here, for this metric only, not when all are written
-            yield key, float(value)
+            found[key] = float(value)
+    except Exception as error:  # noqa: BLE001 - one metric's fault must not cost the scrape
+        _note_fault(faults, metric.name, repr(error))
+        return ()
+    return tuple(found.items())
 
-    def _note_fault(self, metric_name: str, what: str) -> None:
-        if not self._faults[metric_name]:
-            logger.error("metric %s is left out, whole or in part: %s", metric_name, what)
-        self._faults[metric_name] += 1
+
+def _note_fault(faults: Counter[str], metric_name: str, what: str) -> None:
+    if not faults[metric_name]:
+        logger.error("metric %s is left out, whole or in part: %s", metric_name, what)
+    faults[metric_name] += 1
 
 
 class TextFormat(StrEnum):
@@ -131,47 +118,40 @@ def text_format(accept: str | None) -> TextFormat:
     return TextFormat.OPENMETRICS if 0 < wanted >= best[TextFormat.PLAIN] else TextFormat.PLAIN
 
 
-# Families are rendered byte for byte as by the client library, but faster: the library checks and
-# escapes each name of each series again, while the catalogue's names are checked by its tests.
-
+# Rendered byte for byte as by the client library, but faster: the library checks and escapes each
+# name of each series again, while the catalogue's names are checked by its tests.
 _number: Final[Callable[[float], str]] = floatToGoString
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-#: Suffix and type of counters and infos in the plain text format, which knows neither.
-_PLAIN_HEADS: Final = {"counter": ("_total", "counter"), "info": ("_info", "gauge")}
 
 
-def exposition_text(families: Iterable[Family], wanted: TextFormat) -> str:
-    """Render families; their names must be valid, and their documentation without escapes."""
+def exposition_text(found: Iterable[Family], wanted: TextFormat) -> str:
+    """Render families in a format."""
     head = _openmetrics_head if wanted is TextFormat.OPENMETRICS else _plain_head
     lines: list[str] = []
-    for family in families:
-        lines += head(family)
-        lines += map(_sample_line, family.samples)
+    for metric, points in found:
+        lines += head(metric)
+        # Labels are sorted, as by the client library.
+        order = sorted(range(len(metric.labels)), key=lambda place: metric.labels[place].name)
+        for key, value in points:
+            pairs = [f'{metric.labels[n].name}="{key[n].translate(_ESCAPES)}"' for n in order]
+            labels = f"{{{','.join(pairs)}}}" if pairs else ""
+            lines.append(f"{metric.name}{labels} {_number(value)}")
     if wanted is TextFormat.OPENMETRICS:
         lines.append("# EOF")
     return "\n".join([*lines, ""])
 
 
-def _plain_head(family: Family) -> Iterator[str]:
-    suffix, kind = _PLAIN_HEADS.get(family.type, ("", family.type))
-    yield f"# HELP {family.name}{suffix} {family.documentation}"
-    yield f"# TYPE {family.name}{suffix} {kind}"
+def _plain_head(metric: Metric) -> Iterator[str]:
+    """Yield the head in a format that has no infos, and names counters with their suffix."""
+    yield f"# HELP {metric.name} {metric.documentation}"
+    yield f"# TYPE {metric.name} {'gauge' if metric.kind is Kind.INFO else metric.kind}"
 
 
-def _openmetrics_head(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.documentation}"
-    yield f"# TYPE {family.name} {family.type}"
-    if family.unit:
-        yield f"# UNIT {family.name} {family.unit}"
-
-
-def _sample_line(sample: Sample) -> str:
-    if not sample.labels:
-        return f"{sample.name} {_number(sample.value)}"
-    labels = ",".join(
-        f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(sample.labels.items())
-    )
-    return f"{sample.name}{{{labels}}} {_number(sample.value)}"
+def _openmetrics_head(metric: Metric) -> Iterator[str]:
+    yield f"# HELP {metric.family_name} {metric.documentation}"
+    yield f"# TYPE {metric.family_name} {metric.kind}"
+    if metric.unit:
+        yield f"# UNIT {metric.family_name} {metric.unit}"
 
 
 #: A snapshot older than this is stale: the thread that takes them hangs.
@@ -202,8 +182,8 @@ class MetricsText:
         with self._lock:
             shown = self._renewed()
             if wanted not in self._rendered:
-                collector = SnapshotCollector(shown, self._metrics, self._own, self._faults)
-                body = exposition_text(collector.collect(), wanted).encode()
+                found = families(shown, self._metrics, self._own, self._faults)
+                body = exposition_text(found, wanted).encode()
                 self._rendered[wanted] = body, wanted.value
             return self._rendered[wanted]
 

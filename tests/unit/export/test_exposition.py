@@ -1,7 +1,7 @@
 """What is scraped: nothing unknown as 0, nothing stale; a fault costs its metric only."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf, isfinite, nan
 
 import pytest
@@ -9,16 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric as Family
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
 
 from chopperd.export.metric import Kind, Label, Metric, Profile, Source, View, metric
-from chopperd.export.rendering import (
-    CATALOGUE,
-    MetricsText,
-    SnapshotCollector,
-    TextFormat,
-    text_format,
-)
+from chopperd.export.rendering import CATALOGUE, MetricsText, TextFormat, text_format
+from chopperd.export.rendering import families as snapshot_families
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.live import (
@@ -174,9 +171,10 @@ def test_a_fault_in_one_metric_costs_that_metric_only(name: str) -> None:
 
     metrics = [replace(row, read=broken) if row.name == name else row for row in CATALOGUE[:-2]]
     faults: Counter[str] = Counter()
-    collector = SnapshotCollector(full_snapshot(2), metrics, CATALOGUE[-2:], faults)
     found = {
-        sample.name: sample.value for family in collector.collect() for sample in family.samples
+        row.name: value
+        for row, points in snapshot_families(full_snapshot(2), metrics, CATALOGUE[-2:], faults)
+        for _, value in points
     }
     whole = {found for found, _ in series(rendered(full_snapshot(2)))}
     assert set(found) == whole - {name}
@@ -356,12 +354,27 @@ def test_any_snapshot_is_exported_with_its_own_values(
     ]
 
 
+class Collected(Collector):
+    """The families of a snapshot, for the client library to write."""
+
+    def __init__(self, snapshot: NodeSnapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Family]:
+        found = snapshot_families(self._snapshot, CATALOGUE[:-2], CATALOGUE[-2:], Counter())
+        for row, points in found:
+            family = Family(row.family_name, row.documentation, row.kind.value, row.unit)
+            for key, value in points:
+                names = (label.name for label in row.labels)
+                family.add_sample(row.name, dict(zip(names, key, strict=True)), value)
+            yield family
+
+
 @given(snapshot=snapshots)
 @settings(max_examples=25, deadline=None)
 def test_the_text_is_the_client_librarys_own(snapshot: NodeSnapshot) -> None:
     registry = CollectorRegistry()
-    collector = SnapshotCollector(snapshot, CATALOGUE[:-2], CATALOGUE[-2:], Counter())
-    registry.register(collector)
+    registry.register(Collected(snapshot))
     assert rendered(snapshot) == _PLAIN(registry).decode()
     assert rendered(snapshot, accept=OPENMETRICS) == _OPENMETRICS(registry).decode()
 
