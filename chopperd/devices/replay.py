@@ -11,7 +11,7 @@ from chopperd.devices.base import BackendOptions
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
-from chopperd.model.kinds import REPORTED_CAUSES, Cause
+from chopperd.model.kinds import causes_in
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.units import NS_PER_S
 
@@ -94,7 +94,7 @@ def _reading(track: GpuSamples, row: int, scope: ReadScope) -> DeviceReading:
         if not math.isnan(column[row])
     }
     sm_clock_mhz = _number(track.sm_clock_mhz[row])
-    causes = _causes(int(track.causes[row]))
+    causes = causes_in(int(track.causes[row]))
     dies_mhz = () if track.die_clocks_mhz is None else tuple(track.die_clocks_mhz[row].tolist())
     fast = DeviceReading(
         sm_clock_mhz=sm_clock_mhz,
@@ -127,10 +127,3 @@ def _held(track: GpuSamples, column: Float64s, row: int) -> float | None:
     recent = column[first : row + 1]
     reported = recent[~np.isnan(recent)]
     return float(reported[-1]) if len(reported) else None
-
-
-def _causes(bits: int) -> frozenset[Cause] | None:
-    """Decode the limits in force; None for the unknown bit alone, which means "not read"."""
-    if bits == Cause.UNKNOWN.bit:
-        return None
-    return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)

@@ -13,7 +13,7 @@ from chopperd.correlate.clock.governing import are_gated, are_running
 from chopperd.live.integrals import GapRule, LiveIntegrals
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import DeviceReading, GpuInfo
-from chopperd.model.kinds import CAUSES, REPORTED_CAUSES, Cause
+from chopperd.model.kinds import CAUSES, Cause, causes_in
 from chopperd.model.live import DiesLive
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.memory.layout import Records
@@ -73,7 +73,7 @@ class NewestValues:
             temperature_c=value("temperature_c"),
             activity_ratio=value("activity_ratio"),
             memory_used_bytes=None if used_bytes is None else round(used_bytes),
-            causes=_causes(bits) if causes_at_ns >= fast_ns else None,
+            causes=causes_in(bits) if causes_at_ns >= fast_ns else None,
             limited_ns=limited_ns if limited_at_ns >= fast_ns else {},
         )
 
@@ -81,13 +81,6 @@ class NewestValues:
 def fresh_ns(period_ns: int) -> int:
     """Return how long a value that is read once a period is valid, in ns."""
     return max(_FRESH_PERIODS * period_ns, _FRESH_NS)
-
-
-def _causes(bits: int) -> frozenset[Cause] | None:
-    """Return the causes in a bit set; None if they could not be read."""
-    if bits == Cause.UNKNOWN.bit:
-        return None
-    return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)
 
 
 #: Residency buckets up to the highest SM clock; one more holds what is above it.

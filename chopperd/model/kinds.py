@@ -117,6 +117,14 @@ CAUSE_BY_LABEL: Final = {cause.label: cause for cause in Cause}
 #: of them set; a sample that could not be read has just `UNKNOWN`.
 REPORTED_CAUSES: Final = tuple(cause for cause in Cause if cause is not Cause.UNEXPLAINED)
 
+
+def causes_in(bits: int) -> frozenset[Cause] | None:
+    """Return the causes in a bit set; None for the unknown bit alone: they could not be read."""
+    if bits == Cause.UNKNOWN.bit:
+        return None
+    return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)
+
+
 #: Hardware protections.
 PROTECTIONS: Final = (Cause.HW_THERMAL, Cause.POWER_BRAKE)
 _PROTECTION_BITS: Final = sum(cause.bit for cause in PROTECTIONS)
