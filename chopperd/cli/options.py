@@ -22,7 +22,7 @@ CompareFormat: TypeAlias = Literal["text", "line", "markdown", "json"]
 Allowed: TypeAlias = Literal["gpus", "reference", "power-limit"]
 ListFormat: TypeAlias = Literal["text", "json"]
 Breakdown: TypeAlias = Literal[
-    "family", "operation", "layer", "phase", "annotation", "idle", "drop"
+    "family", "operation", "layer", "phase", "annotation", "idle", "drop", "memory"
 ]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -107,7 +107,7 @@ by = click.option(
     "--by",
     type=_BREAKDOWNS,
     help="Break down the work of devices, or of the host if there is none; idle: who held a GPU; "
-    "drop: the work in drops of clocks.",
+    "drop: the work in drops of clocks; memory: each step's device memory.",
 )
 form = click.option("--format", "form", type=_FORMATS, default="text", help="Output format.")
 report_form = click.option(

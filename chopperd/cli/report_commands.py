@@ -230,10 +230,11 @@ def _say_why_none(document: "ReportDocument", form: str, by: "Breakdown | None")
     from chopperd.model.report import has_parts
 
     if not has_parts(document, by):
-        from chopperd.report.text.answers import NO_DROPS
+        from chopperd.report.text.answers import NO_DROPS, NO_MEMORY
         from chopperd.report.text.tables import why_none
 
-        complain(f"--by {by}: {NO_DROPS if by == 'drop' else why_none(document)}")
+        others = {"drop": NO_DROPS, "memory": NO_MEMORY}
+        complain(f"--by {by}: {others.get(by) or why_none(document)}")
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -50,6 +50,9 @@ class ContentionTotals(Struct, frozen=True, kw_only=True):
     high: Float64s
     e50_e0: Float64s  # (f,) Chopper's E50 / E0
     reason: Int8s  # (f,) `ContentionReason`
+    #: Of each step's kernels with at least the median overlap, their time over what like kernels
+    #: of the whole file with the least take: families with a factor, index as `Timeline.steps`.
+    by_step: Float64s
 
 
 class _Kernels(Struct, frozen=True, kw_only=True):
@@ -62,6 +65,7 @@ class _Kernels(Struct, frozen=True, kw_only=True):
     group: Int64s  # (n,) index of each kernel's family
     overlap_ratio: Float64s  # (n,)
     duration_ns: Int64s  # (n,)
+    step: Int32s  # (n,) index into `Timeline.steps`; -1 none
 
 
 def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | None:
@@ -111,6 +115,11 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
         high=factor * spread,
         e50_e0=_e50_e0(kernels),
         reason=reason.astype(np.int8),
+        by_step=_by_step(
+            kernels,
+            np.isfinite(factor)[kernels.group] & (overlap_ratio >= middle[kernels.group]),
+            little.median_ns,
+        ),
     )
 
 
@@ -132,7 +141,21 @@ def _by_overlap(timeline: DeviceTimeline, comm: Intervals) -> _Kernels:
         group=np.repeat(np.arange(len(family)), count),
         overlap_ratio=overlap_ratio.take(order),
         duration_ns=duration_ns.take(order),
+        step=timeline.step.take(rows).take(order),
     )
+
+
+def _by_step(kernels: _Kernels, chosen: Bools, alone_ns: Float64s) -> Float64s:
+    """Return each step's time of chosen kernels over that of like ones alone; NaN without any.
+
+    `alone_ns`: (f,) of each family.
+    """
+    rows = np.flatnonzero(chosen & (kernels.step >= 0))
+    step = kernels.step.take(rows)
+    taken_ns = np.bincount(step, kernels.duration_ns.take(rows))
+    alone = np.bincount(step, alone_ns.take(kernels.group.take(rows)))
+    found: Float64s = taken_ns / np.where(alone > 0, alone, np.nan)
+    return found
 
 
 def _order(family: Int32s, overlap_ratio: Float64s) -> Int64s:

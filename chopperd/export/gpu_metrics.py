@@ -19,9 +19,8 @@ from chopperd.export.metric import (
     traced_value,
 )
 from chopperd.model.devices import MEMORY_SOURCES, GpuInfo
-from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
+from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, MEASURED_VERDICTS, Cause
 from chopperd.model.live import GpuLive, TracedTotals
-from chopperd.model.memory import MEASURED_VERDICTS
 from chopperd.units import hertz_from_megahertz, seconds_from_ns
 
 CAUSE: Final = Label("cause", tuple(cause.label for cause in CAUSES))

@@ -18,7 +18,7 @@ from chopperd.live.readings import WINDOW_NS, window_excess_s
 from chopperd.model import live
 from chopperd.model.devices import GpuProcess
 from chopperd.model.kinds import CAUSE_BY_LABEL
-from chopperd.model.live import MEMORY_SUMS, TracedTotals
+from chopperd.model.live import MEMORY_SUMS, TracedMemory, TracedTotals
 from chopperd.model.memory import RankMemory
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
@@ -350,7 +350,14 @@ def _found(row: Row, start_unix_ns: int, memory: RankMemory | None) -> TracedTot
         last_capture_unix_ns=start_unix_ns + (row.window_ns or 0),
         compute_ratio=(row.compute_ns or 0) / row.busy_ns if row.busy_ns else None,
         memory=_memory_sums(memory),
-        last_memory=memory and replace(memory, steps=(), correlations=()),
+        last_memory=None
+        if memory is None
+        else TracedMemory(
+            peak_allocated_bytes=memory.peak_allocated_bytes,
+            peak_reserved_bytes=memory.peak_reserved_bytes,
+            cv_reserved=memory.cv_reserved,
+            verdict=memory.verdict,
+        ),
     )
 
 

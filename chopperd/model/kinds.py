@@ -1,7 +1,7 @@
-"""Closed sets of labels: kernel classes, copy directions, element types, causes of a low clock."""
+"""Closed sets of labels: classes of kernels, directions, element types, causes, verdicts."""
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from chopperd.model.arrays import Int64s
@@ -149,3 +149,11 @@ def ranked(causes: "Int64s") -> "Int64s":
     held = has_protection(causes) != 0
     left: Int64s = causes & ~(held * _OUTRANKED_BITS)
     return left
+
+
+#: How steady the allocator is from step to step; see `RankMemory.verdict`.
+MemoryVerdict: TypeAlias = Literal[
+    "churns", "program_varies", "segments_steady", "varies", "deterministic", "not_measured"
+]
+#: Verdicts of what was measured.
+MEASURED_VERDICTS: Final = tuple(each for each in get_args(MemoryVerdict) if each != "not_measured")

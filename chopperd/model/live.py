@@ -10,8 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
-from chopperd.model.kinds import Cause
-from chopperd.model.memory import RankMemory
+from chopperd.model.kinds import Cause, MemoryVerdict
 
 
 class LiveTotals(Struct, frozen=True, kw_only=True):
@@ -218,6 +217,15 @@ class AnalysisLive(Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
+class TracedMemory(Struct, frozen=True, kw_only=True):
+    """Device memory of a capture after warm-up, as `RankMemory` has it."""
+
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    cv_reserved: float | None
+    verdict: MemoryVerdict
+
+
 #: Keys of `TracedTotals.memory`.
 MEMORY_SUMS: Final = ("steps", "segment_calls", "segment_s", "retries")
 
@@ -239,8 +247,8 @@ class TracedTotals(Struct, frozen=True, kw_only=True):
     last_capture_unix_ns: int  # when the newest capture ended
     # The share of compute in that capture's busy time; None where not known
     compute_ratio: float | None = None
-    # Device memory of that capture, without its steps; None: not known, or several processes
-    last_memory: RankMemory | None = None
+    # Device memory of that capture; None: not known, or of several processes
+    last_memory: TracedMemory | None = None
 
 
 class ProcessLive(Struct, frozen=True, kw_only=True):

@@ -6,20 +6,15 @@ Source: DESIGN.md section 2, "FSDP and memory"; facts about torch in c10's CUDAC
 """
 
 from enum import IntEnum
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.kinds import MemoryVerdict
 
 #: Where figures come from, best first.
 MemorySource = Literal["snapshot", "rows", "hook", "runtime"]
-#: How steady the allocator is from step to step; see `RankMemory.verdict`.
-MemoryVerdict = Literal[
-    "churns", "program_varies", "segments_steady", "varies", "deterministic", "not_measured"
-]
-#: Verdicts of what was measured.
-MEASURED_VERDICTS: Final = tuple(each for each in get_args(MemoryVerdict) if each != "not_measured")
 MemoryReason = Literal[
     "near_limit", "delayed_frees", "record_stream", "rate_limiter", "expandable_segments", "unknown"
 ]
@@ -108,6 +103,8 @@ class StepMemory(Struct, frozen=True, kw_only=True):
     busy_std_mhz: float | None = None
     power_w: float | None = None
     idle_allocator_ns: int | None = None
+    # Of its kernels during communication, over like kernels without any
+    contention_factor: float | None = None
 
 
 class MemoryCorrelation(Struct, frozen=True, kw_only=True):
@@ -125,9 +122,12 @@ class MemoryCorrelation(Struct, frozen=True, kw_only=True):
 
 
 class Offload(Struct, frozen=True, kw_only=True):
-    """Parameters or optimizer state in host memory, guessed from traffic and names."""
+    """Parameters or optimizer state in host memory, guessed from traffic and names.
 
-    stage: str  # "parameters", "optimizer"
+    Bytes are those of all steps; hidden are those that are copied while kernels run.
+    """
+
+    stage: Literal["parameters", "optimizer"]
     hidden_h2d_bytes: int
     exposed_h2d_bytes: int
     hidden_d2h_bytes: int

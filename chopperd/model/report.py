@@ -313,8 +313,8 @@ class ReportDocument(Struct, frozen=True, kw_only=True):
 # idle time by holder.
 
 By: TypeAlias = Literal["family", "operation", "layer", "phase", "annotation", "idle"]
-#: What a report is broken down by: work, idle time, or drops of clocks.
-Breakdown: TypeAlias = By | Literal["drop"]
+#: What a report is broken down by: work, idle time, drops of clocks, or device memory.
+Breakdown: TypeAlias = By | Literal["drop", "memory"]
 PartsBy: TypeAlias = Literal["operation", "layer", "phase", "annotation"]
 #: By what work is summed.
 PARTS_BY: Final[tuple[By, ...]] = ("family", *get_args(PartsBy))
@@ -330,9 +330,11 @@ FIELDS: Final[Mapping[By, str]] = {
 
 
 def has_parts(document: ReportDocument, by: Breakdown) -> bool:
-    """Whether a report has work by this, of devices or of hosts without any, or drops."""
+    """Whether a report has work by this, of devices or of hosts without any, drops or memory."""
     if by == "drop":
         return bool(document.drops)
+    if by == "memory":
+        return any(each.steps for each in document.memory)
     field = FIELDS[by]
     return any(getattr(row, field) for row in (*document.steps, *document.totals)) or any(
         getattr(host, field, ()) for host in document.host

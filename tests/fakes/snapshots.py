@@ -1,7 +1,5 @@
 """Snapshots of a node written out: eight GPUs of which everything is known."""
 
-from typing import Final
-
 from msgspec.structs import replace
 
 from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming, Vendor
@@ -21,9 +19,9 @@ from chopperd.model.live import (
     SamplerLive,
     SelfTestLive,
     StoreLive,
+    TracedMemory,
     TracedTotals,
 )
-from chopperd.model.memory import RankMemory
 from chopperd.units import NS_PER_S
 
 TAKEN_UNIX_NS = 1_800_000_000 * NS_PER_S
@@ -130,34 +128,6 @@ def gpu_live(index: int = 0) -> GpuLive:
     )
 
 
-#: Of a job that keeps its memory.
-MEMORY: Final = RankMemory(
-    rank=0,
-    device=0,
-    gpu="0",
-    source="rows",
-    steps=(),
-    warm_up_steps=1,
-    breaks=0,
-    program_ratio=1.0,
-    worst_program_ratio=1.0,
-    determinism_ratio=1.0,
-    worst_determinism_ratio=1.0,
-    peak_allocated_bytes=30 << 30,
-    peak_reserved_bytes=40 << 30,
-    held_bytes=10 << 30,
-    cv_allocated=0.0,
-    cv_reserved=0.0,
-    segment_calls=0,
-    segment_ns=0,
-    retries=0,
-    ooms=0,
-    verdict="deterministic",
-    verdict_text="each step gets the addresses of the last",
-    reasons=(),
-)
-
-
 def traced() -> TracedTotals:
     return TracedTotals(
         window_s={row: 0.5 for row in ROWS},
@@ -166,7 +136,12 @@ def traced() -> TracedTotals:
         kernel_lost_s={kind.label: 0.125 for kind in sorted(COMPUTE_CLASSES)},
         memory=dict(zip(MEMORY_SUMS, (8.0, 24.0, 0.5, 2.0), strict=True)),
         last_capture_unix_ns=TAKEN_UNIX_NS - 60 * NS_PER_S,
-        last_memory=MEMORY,
+        last_memory=TracedMemory(
+            peak_allocated_bytes=30 << 30,
+            peak_reserved_bytes=40 << 30,
+            cv_reserved=0.0,
+            verdict="deterministic",
+        ),
     )
 
 

@@ -14,11 +14,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopperd.correlate.intervals import intersection, length_ns, lengths_ns
+from chopperd.correlate.intervals import difference, intersection, length_ns, lengths_ns, union
+from chopperd.correlate.waterfall import busy_masks, step_windows
 from chopperd.model.arrays import Float64s
 from chopperd.model.kinds import CopyDirection
 from chopperd.model.memory import MemoryCorrelation, Offload, RankMemory, StepMemory
 from chopperd.model.timeline import DeviceTimeline, Intervals, Phase
+from chopperd.model.trace import Trace
 
 #: Fewer independent steps say nothing.
 LEAST_STEPS: Final = 50
@@ -30,17 +32,19 @@ _FIGURES: Final = ("retries", "segment_ns", "allocator_change", "peak_reserved_b
 _LEAST_OFFLOADED: Final = 64 << 20
 #: Parameters come for each forward pass, about as many bytes as gradients go.
 _LEAST_FORWARD: Final = 0.25
+_OPTIMIZER: Final = "Optimizer.step#"
 _CPU_OPTIMIZER: Final = re.compile(r"cpu_?adam|cpu_?offload|offload_?policy", re.IGNORECASE)
 
 
 class StepClock(Struct, frozen=True, kw_only=True):
-    """Clock, power and idle time of one step's row; None unknown."""
+    """Clock, power, idle time and contention of one step's row; None unknown."""
 
     busy_mean_mhz: float | None = None
     busy_p05_mhz: float | None = None
     busy_std_mhz: float | None = None
     power_w: float | None = None
     idle_allocator_ns: int | None = None
+    contention_factor: float | None = None
 
 
 def beside_clock(memory: RankMemory, clocks: Sequence[StepClock | None]) -> RankMemory:
@@ -145,6 +149,30 @@ def _interval(ranks: Float64s, block: int) -> tuple[float, float]:
             found.append(_pearson(ranks[:, drawn]))
     low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)
+
+
+def traced_offload(device: DeviceTimeline, trace: Trace) -> Offload | None:
+    """Return the offload of a device of a trace; None if its copies look like none."""
+    sized = (device.step >= 0) & (device.copied_bytes > 0)
+    ways = device.copy_direction[sized]
+    if not all((ways == way).any() for way in (CopyDirection.H2D, CopyDirection.D2H)):
+        return None
+    masks = busy_masks(device)
+    runs = [masks.compute, masks.comm]
+    work = union(
+        np.concatenate([each.start_ns for each in runs]),
+        np.concatenate([each.end_ns for each in runs]),
+    )
+    windows = step_windows(device)
+    steps = [n for n, name in enumerate(trace.names) if name.startswith(_OPTIMIZER)]
+    mine = np.isin(trace.spans.name, steps)
+    return offload(
+        device,
+        work,
+        difference(union(windows.start_ns, windows.end_ns), masks.busy),
+        union(trace.spans.start_ns[mine], trace.spans.end_ns[mine]),
+        trace.names,
+    )
 
 
 def offload(

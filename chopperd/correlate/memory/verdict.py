@@ -15,12 +15,12 @@ from chopperd.correlate.memory.alignment import Requests, align
 from chopperd.correlate.memory.calls import HostCalls, host_calls
 from chopperd.correlate.memory.steps import StepCuts, StepEvidence, breaks, step_evidence
 from chopperd.model.arrays import rows_of
+from chopperd.model.kinds import MemoryVerdict
 from chopperd.model.memory import (
     MemoryReason,
     MemoryRows,
     MemorySnapshot,
     MemorySource,
-    MemoryVerdict,
     RankMemory,
     StepMemory,
 )
@@ -30,6 +30,8 @@ from chopperd.model.trace import Trace
 _Number = TypeVar("_Number", int, float)
 
 _MOST_WARM_UP: Final = 2
+_RETRIES: Final = ("retry", "retries")
+_OOMS: Final = ("time out of memory", "times out of memory")
 _LEAST_PROGRAM: Final = 0.98
 _LEAST_ALLOCATOR: Final = 0.99
 #: Work of aligning one device's steps, a few seconds.
@@ -201,7 +203,11 @@ def _verdict(
         (
             bool(retries or ooms),
             "churns",
-            f"{_many(retries, 'retry', 'retries')}, {ooms} times out of memory",
+            " and ".join(
+                _many(count, *words)
+                for count, words in ((retries, _RETRIES), (ooms, _OOMS))
+                if count
+            ),
         ),
         (len(steps) < 2, "not_measured", f"not measured: {'one' if steps else 'no'} step"),
         (

@@ -1,6 +1,6 @@
 """Join one trace with the node's samples: its rows, and the notes on it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.build.clocks import copied
 from chopperd.report.build.device_notes import device_notes
-from chopperd.report.build.memory import memory_beside_clock
+from chopperd.report.build.memory import device_facts, memory_beside_clock
 from chopperd.report.build.rows import (
     DraftRow,
     device_rows,
@@ -111,7 +111,7 @@ def report_trace(
     samples: SampleSet | None,
     options: JoinOptions,
     find_drops: FindDrops | None = None,
-    memory: Iterable[RankMemory] = (),
+    memory: Sequence[RankMemory] = (),
 ) -> TraceReport:
     """Join a trace with the node's samples, if any, by device; `find_drops` finds drops.
 
@@ -154,7 +154,7 @@ def report_trace(
         drops=tuple(drop for those in found for drop in those),
         memory=memory_beside_clock(
             memory,
-            [each.summary for each in clocked],
+            device_facts(clocked, timeline, trace) if memory else {},
             (draft.row for steps, _ in rows for draft in steps),
         ),
         timelines=tuple(

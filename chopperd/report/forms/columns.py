@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from chopperd.model.answers import DropShare, TracedDrop
 from chopperd.model.kinds import CAUSES
-from chopperd.model.report import HostPart, HostTime, ReportDocument
+from chopperd.model.memory import RankMemory, StepMemory
+from chopperd.model.report import FIELDS, Breakdown, HostPart, HostTime, ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.safe_text import csv_text
 
@@ -222,6 +223,15 @@ def _plain(value: object) -> Value:
 # The report as one flat table: a line a step and device, then a line a device in total.
 
 
+def render_by_csv(document: ReportDocument, by: Breakdown | None) -> str:
+    """Render the table of a breakdown; without one, that of steps."""
+    if by == "drop":
+        return render_drops_csv(document)
+    if by == "memory":
+        return render_memory_csv(document)
+    return render_list_csv(document, FIELDS[by]) if by else render_csv(document)
+
+
 def render_csv(document: ReportDocument) -> str:
     """Render all rows as CSV with a header; nested names are joined by `_`, unknown is empty.
 
@@ -249,6 +259,23 @@ def render_list_csv(document: ReportDocument, field: str) -> str:
 def render_drops_csv(document: ReportDocument) -> str:
     """Render the drops of clocks as CSV, a line a drop."""
     return _csv(record_table(document.drops, TracedDrop))
+
+
+def render_memory_csv(document: ReportDocument) -> str:
+    """Render device memory as CSV: a line a step of each device, with the device's figures.
+
+    Figures of the device over its steps after warm-up are named `device_...`.
+    """
+    pairs = [(each, step) for each in document.memory for step in each.steps]
+    keys = {"rank", "device", "gpu"}
+    every = {column.name for column in columns_of(RankMemory)}
+    return _csv(
+        _joined(
+            record_table([each for each, _ in pairs], RankMemory, keys),
+            record_table([step for _, step in pairs], StepMemory),
+            record_table([each for each, _ in pairs], RankMemory, every - keys, "device_{}".format),
+        )
+    )
 
 
 def _csv(table: Table) -> str:

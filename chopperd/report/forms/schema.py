@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from chopperd.errors import StoreError
-from chopperd.model.report import FIELDS, SCHEMA, Breakdown, LostKind, ReportDocument
+from chopperd.model.report import SCHEMA, Breakdown, LostKind, ReportDocument
 from chopperd.report.html.embedded import is_page, taken_out
 from chopperd.safe_text import visible_json
 
@@ -112,9 +112,7 @@ def formatted(
     if form == "csv":
         from chopperd.report.forms import columns  # noqa: PLC0415
 
-        if by == "drop":
-            return columns.render_drops_csv(document)
-        return columns.render_list_csv(document, FIELDS[by]) if by else columns.render_csv(document)
+        return columns.render_by_csv(document, by)
     if form == "markdown":
         from chopperd.report.text.report import render_markdown  # noqa: PLC0415
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chopperd.model.answers import DropShare, RankLine, TracedDrop
-from chopperd.model.memory import MemoryCorrelation, RankMemory
+from chopperd.model.memory import MemoryCorrelation, RankMemory, StepMemory
 from chopperd.model.report import ReportDocument
 from chopperd.report.findings.hosts import REMEDIES
 from chopperd.report.text import wording as fmt
@@ -18,6 +18,7 @@ _DROPS_SHOWN: Final = 8
 _CLASSES_NAMED: Final = 2
 _TIME_OF_DAY: Final = slice(11, 19)
 #: Why there is no table of drops.
+NO_MEMORY: Final = "no step with rows of device memory or runtime calls"
 NO_DROPS: Final = "no drop of a GPU's busy clock in the traces' time, or no samples of it"
 _RANKS_CAPTION: Final = (
     "ms a step; late: own work beyond the median rank's; critical: steps in which it set the pace"
@@ -184,9 +185,10 @@ def memory(document: ReportDocument) -> Section | None:
     beside = [_beside(each, one) for each in found for one in each.correlations]
     captions = (
         "allocated, reserved: peaks; program, allocator: alike from step to step",
-        *dict.fromkeys(_why(each) for each in shown),
+        *_reasons(shown),
         "" if sizes else _NO_SIZES,
         f"try: {remedies}" if remedies else "",
+        *_offloads(shown),
         *filter(None, beside),
     )
     rows = [_memory_cells(each) for each in shown]
@@ -211,10 +213,82 @@ def _memory_cells(each: RankMemory) -> tuple[str, ...]:
     )
 
 
-def _why(each: RankMemory) -> str:
-    is_said = each.verdict == "not_measured"  # its text begins so
+def _reasons(shown: Sequence[RankMemory]) -> list[str]:
+    """Return why each verdict holds; where it differs by rank, of the first."""
+    texts: dict[str, dict[str, RankMemory]] = {}
+    for each in shown:
+        texts.setdefault(each.verdict, {}).setdefault(each.verdict_text, each)
+    found = []
+    for verdict, every in texts.items():
+        text, first = next(iter(every.items()))
+        whose = f" (rank {first.rank})" if len(every) > 1 and first.rank is not None else ""
+        is_said = verdict == "not_measured"  # its text begins so
+        found.append(text + whose if is_said else f"{verdict.replace('_', ' ')}{whose}: {text}")
+    return found
+
+
+def _offloads(found: Sequence[RankMemory]) -> list[str]:
+    """Return what each rank copies to the host and back, where that is offload."""
+    texts = []
+    for each in found:
+        if each.offload is None:
+            continue
+        moved = each.offload
+        ways = (
+            ("to the device", moved.hidden_h2d_bytes, moved.exposed_h2d_bytes),
+            ("to the host", moved.hidden_d2h_bytes, moved.exposed_d2h_bytes),
+        )
+        copies = ", ".join(
+            f"{fmt.size(every)} {way} ({fmt.percent(hidden / every)} % hidden)"
+            for way, hidden, exposed in ways
+            if (every := hidden + exposed)
+        )
+        cpu = moved.cpu_optimizer_ns
+        idle = f", idle in Optimizer.step {fmt.milliseconds(cpu)} ms a step" if cpu else ""
+        texts.append(f"{_whose_rank(each)}offload of {moved.stage} (guessed): {copies}{idle}")
+    return texts
+
+
+#: Rows of memory by step that are shown.
+_STEPS_SHOWN: Final = 24
+
+
+def memory_steps(document: ReportDocument) -> Section:
+    """Render the memory of each step next to its clock, of as many steps as are shown."""
+    every = [(each, step) for each in document.memory for step in each.steps]
+    title = "MEMORY BY STEP  next to the step's clock"
+    if not every:
+        return table(title, ("<",), [(NO_MEMORY,)], header=False)
+    if len(every) > _STEPS_SHOWN:
+        title += f", {_STEPS_SHOWN} of {fmt.count(len(every))} (--format csv has all)"
+    columns = (
+        *("-?rank", "<gpu", "step", "-?allocated", "-?reserved", "-?calls", "-?ms", "-?retries"),
+        *("-?program", "-?allocator", "-?waited %", "-?MHz", "-?p05", "-?W", "-?idle ms"),
+        "-?contention",
+    )
+    return table(title, columns, [_step_cells(*each) for each in every[:_STEPS_SHOWN]])
+
+
+def _step_cells(each: RankMemory, step: StepMemory) -> tuple[str, ...]:
+    allocs, frees = step.segment_allocs, step.segment_frees
+    least = "≥ " if step.at_least else ""
     return (
-        each.verdict_text if is_said else f"{each.verdict.replace('_', ' ')}: {each.verdict_text}"
+        UNKNOWN if each.rank is None else str(each.rank),
+        f"dev {each.device}" if each.gpu is None else each.gpu,
+        str(step.step),
+        _size(step.peak_allocated_bytes),
+        _size(step.peak_reserved_bytes),
+        UNKNOWN if allocs is None or frees is None else least + fmt.count(allocs + frees),
+        fmt.milliseconds(step.segment_ns),
+        UNKNOWN if step.retries is None else fmt.count(step.retries),
+        fmt.decimal(step.program_ratio, 3),
+        fmt.decimal(step.determinism_ratio, 3),
+        fmt.percent(step.waited_ratio),
+        fmt.whole(step.busy_mean_mhz),
+        fmt.whole(step.busy_p05_mhz),
+        fmt.whole(step.power_w),
+        fmt.milliseconds(step.idle_allocator_ns),
+        fmt.decimal(step.contention_factor, 2),
     )
 
 
@@ -226,8 +300,11 @@ def _beside(each: RankMemory, found: MemoryCorrelation) -> str:
     """Return how a figure goes together with the clock over steps; "" where that is unknown."""
     if not known(found.rho) or not known(found.low) or not known(found.high):
         return ""
-    whose = "" if each.rank is None else f"rank {each.rank}: "
     return (
-        f"{whose}{found.figure.replace('_', ' ')} with the clock's deviation: rho {found.rho:.2f} "
-        f"[{found.low:.2f}, {found.high:.2f}]"
+        f"{_whose_rank(each)}{found.figure.replace('_', ' ')} with the clock's deviation: "
+        f"rho {found.rho:.2f} [{found.low:.2f}, {found.high:.2f}]"
     )
+
+
+def _whose_rank(each: RankMemory) -> str:
+    return "" if each.rank is None else f"rank {each.rank}: "

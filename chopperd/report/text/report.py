@@ -315,6 +315,8 @@ def broken_down(document: ReportDocument, by: Breakdown | None) -> tuple[Section
         return (host_parts(document, "operation"),) if is_host else ()
     if by == "drop":
         return (answers.drop_work(document),)
+    if by == "memory":
+        return (answers.memory_steps(document),)
     if by == "family":
         found = [families(document)]
     elif by == "idle":

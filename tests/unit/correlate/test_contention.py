@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -47,6 +48,21 @@ def test_the_half_with_more_overlap_is_set_against_the_tenth_with_the_least() ->
     assert totals.factor.tolist() == pytest.approx([1.26])
     assert totals.reason.tolist() == [COMPARE]
     assert np.isnan(totals.low).all()
+
+
+def test_each_step_s_kernels_during_communication_are_set_against_those_alone() -> None:
+    """Alone 104 at the median; step 0 has 200 and 201, step 1 has 202, 203 and 204, step 2 none."""
+    kernels = [(100 + 2 * n, 0) for n in range(5)] + [(200 + n, 100 + n) for n in range(5)]
+    step = [2] * 5 + [0] * 2 + [1] * 3
+    records = [replace(record, step=step[record.start // 10_000]) for record in overlapped(kernels)]
+    by_step = found_in(device(records)).by_step
+    assert by_step[:2].tolist() == pytest.approx([401 / 208, 609 / 312])
+    assert len(by_step) == 2  # none of the third is during communication
+
+
+def test_steps_of_families_without_a_factor_are_unknown() -> None:
+    kernels = [(100, 0), (200, 150), (210, 160)]
+    assert not np.isfinite(found_in(device(overlapped(kernels))).by_step).any()
 
 
 def test_all_that_overlap_as_little_as_the_tenth_are_of_it() -> None:

@@ -12,7 +12,6 @@ from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Dvfs, Family, Row
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
-from tests.fakes.snapshots import MEMORY
 from tests.unit.correlate.memory.building import step_memory
 from tests.unit.report.documents import (
     classes_of,
@@ -218,6 +217,34 @@ def test_the_share_of_compute_is_the_newest_captures() -> None:
     assert traced.recent()["0"].compute_ratio == 0.25
     traced.add(document(replace(ROW, start_unix_ns=NOW_NS, compute_ns=None, busy_ns=None)))
     assert traced.recent()["0"].compute_ratio is None
+
+
+#: Of a job that keeps its memory.
+MEMORY = RankMemory(
+    rank=0,
+    device=0,
+    gpu="0",
+    source="rows",
+    steps=(),
+    warm_up_steps=1,
+    breaks=0,
+    program_ratio=1.0,
+    worst_program_ratio=1.0,
+    determinism_ratio=1.0,
+    worst_determinism_ratio=1.0,
+    peak_allocated_bytes=30 << 30,
+    peak_reserved_bytes=40 << 30,
+    held_bytes=10 << 30,
+    cv_allocated=0.0,
+    cv_reserved=0.0,
+    segment_calls=0,
+    segment_ns=0,
+    retries=0,
+    ooms=0,
+    verdict="deterministic",
+    verdict_text="each step gets the addresses of the last",
+    reasons=(),
+)
 
 
 def with_memory(*memory: RankMemory, start_unix_ns: int = NOW_NS - 2 * NS_PER_S) -> ReportDocument:

@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopperd.correlate.memory.beside import StepClock, beside_clock, correlations, offload
+from chopperd.correlate.memory.beside import (
+    StepClock,
+    beside_clock,
+    correlations,
+    offload,
+    traced_offload,
+)
 from chopperd.correlate.memory.verdict import device_memory
 from chopperd.model.arrays import Float64s
 from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.memory import MemoryCorrelation, StepMemory
 from chopperd.model.timeline import DeviceTimeline, Intervals, Phase
+from chopperd.model.trace import SpanKind
+from tests.trace_building import TraceBuilder
 from tests.unit.correlate.builders import Rec, device, spans
 from tests.unit.correlate.memory.building import MIB, calls, rows, step_memory, steps
 
@@ -159,3 +167,24 @@ def test_inputs_and_losses_are_no_offload_unless_names_say_so() -> None:
     inputs = copies((H2D, 0, 100, 500 * MIB, Phase.FORWARD))
     assert found_offload(inputs, "CPUOffload") is None
     assert found_offload(copies((H2D, 0, 1, 1, Phase.FORWARD), windows=0)) is None
+
+
+def test_a_trace_s_copies_and_optimizer_make_its_offload() -> None:
+    """By hand, one step of 1,000 ns: compute until 500, under it half of the copy to the host.
+
+    Idle in the step's window is 900 to 1,000, of which the optimizer has 30.
+    """
+    records = [
+        Rec(0, 500),
+        Rec(400, 600, KernelClass.MEMCPY, D2H, copied=200 * MIB, phase=Phase.BACKWARD),
+        Rec(800, 900, KernelClass.MEMCPY, H2D, copied=100 * MIB, phase=Phase.OPTIMIZER),
+    ]
+    builder = TraceBuilder()
+    builder.span("Optimizer.step#AdamW.step", 900, 30, kind=SpanKind.ANNOTATION)
+    builder.span("aten::mul", 900, 90)
+    found = traced_offload(device(records, windows=[(0, 1000)]), builder.build())
+    assert found is not None
+    assert (found.hidden_d2h_bytes, found.exposed_d2h_bytes) == (100 * MIB, 100 * MIB)
+    assert (found.hidden_h2d_bytes, found.exposed_h2d_bytes) == (0, 100 * MIB)
+    assert found.cpu_optimizer_ns == 30
+    assert traced_offload(device(records[:2], windows=[(0, 1000)]), builder.build()) is None

@@ -111,7 +111,7 @@ def test_a_retry_is_said_first_and_by_its_reason() -> None:
     for count in (2, 3):
         found = analysed(steady(count), calls(*names), count=count)
         assert (found.verdict, found.retries, found.reasons) == ("churns", 1, ("near_limit",))
-        assert (found.verdict_text, found.cv_reserved) == ("1 retry, 0 times out of memory", 0)
+        assert (found.verdict_text, found.cv_reserved) == ("1 retry", 0)
 
 
 def test_out_of_memory_churns() -> None:

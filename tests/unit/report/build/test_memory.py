@@ -1,11 +1,15 @@
 """Memory beside the clock of its steps, and its table: figures of two steps by hand."""
 
+from csv import DictReader
+from io import StringIO
+
 from msgspec.structs import replace
 
-from chopperd.model.memory import MemoryCorrelation, RankMemory, StepMemory
-from chopperd.model.report import FrameworkSummary, ReportDocument
+from chopperd.model.memory import MemoryCorrelation, Offload, RankMemory, StepMemory
+from chopperd.model.report import DeviceSummary, FrameworkSummary, ReportDocument, has_parts
 from chopperd.model.report_rows import ClockStats, RowClock
-from chopperd.report.build.memory import memory_beside_clock
+from chopperd.report.build.memory import DeviceFacts, memory_beside_clock
+from chopperd.report.forms.schema import formatted
 from chopperd.report.text.report import render_text
 from tests.unit.report.documents import single_gpu
 
@@ -58,10 +62,15 @@ def memory(**changes: object) -> RankMemory:
         retries=2,
         ooms=0,
         verdict="churns",
-        verdict_text="2 retries, 0 times out of memory",
+        verdict_text="2 retries",
         reasons=("near_limit",),
     )
     return replace(made, **changes)
+
+
+def facts(*devices: DeviceSummary) -> dict[int, DeviceFacts]:
+    """Nothing but the GPU of each device is known."""
+    return {each.device: DeviceFacts(gpu=each.gpu, contention={}, offload=None) for each in devices}
 
 
 def shown(document: ReportDocument, *found: RankMemory) -> list[str]:
@@ -80,7 +89,7 @@ def test_steps_have_the_clock_of_their_rows_and_the_gpu_of_their_device() -> Non
     rows = [replace(row, clock=clock, power_w=650.0) for row in document.steps[:1]]
     assert rows[0].step == 0
     assert rows[0].waterfall_ns is not None
-    (found,) = memory_beside_clock([memory()], document.devices, rows)
+    (found,) = memory_beside_clock([memory()], facts(*document.devices), rows)
     first, second = found.steps
     assert (first.busy_mean_mhz, first.busy_p05_mhz, first.busy_std_mhz) == (1700.0, 1600.0, 25.0)
     assert (first.power_w, first.idle_allocator_ns) == (650.0, rows[0].waterfall_ns.idle_allocator)
@@ -93,7 +102,7 @@ def test_the_only_device_of_rocm_is_the_node_s_device_of_another_number() -> Non
     document = single_gpu()
     devices = [replace(document.devices[0], device=2)]
     rows = [replace(document.steps[0], device=2, power_w=650.0)]
-    (found,) = memory_beside_clock([memory()], devices, rows)
+    (found,) = memory_beside_clock([memory()], facts(*devices), rows)
     assert (found.device, found.gpu) == (2, document.devices[0].gpu)
     assert found.steps[0].power_w == 650.0
 
@@ -104,7 +113,7 @@ def test_several_devices_of_other_numbers_are_not_told_apart() -> None:
     rows = [replace(single_gpu().steps[0], device=1, power_w=650.0)]
     every = [memory(device=0), memory(device=1)]
     for devices in ([first, replace(first, device=2, gpu="1")], [first]):
-        found = memory_beside_clock(every, devices, rows)
+        found = memory_beside_clock(every, facts(*devices), rows)
         assert [(each.device, each.gpu, each.steps[0].power_w) for each in found] == [
             (0, None, None),
             (1, None, None),
@@ -114,7 +123,7 @@ def test_several_devices_of_other_numbers_are_not_told_apart() -> None:
 def test_a_row_without_clock_or_waterfall_leaves_them_unknown() -> None:
     document = single_gpu()
     rows = [replace(document.steps[0], clock=None, waterfall_ns=None, power_w=None)]
-    (found,) = memory_beside_clock([memory()], document.devices, rows)
+    (found,) = memory_beside_clock([memory()], facts(*document.devices), rows)
     assert (found.steps[0].busy_mean_mhz, found.steps[0].idle_allocator_ns) == (None, None)
 
 
@@ -128,7 +137,7 @@ def test_the_table_has_peaks_segments_likeness_verdict_and_what_to_try() -> None
         *("1.000", "0.750", "churns"),
     ]
     said = " ".join(caption)
-    assert "churns: 2 retries, 0 times out of memory" in said
+    assert "churns: 2 retries" in said
     assert "try: leave memory free" in said
     assert "profile_memory" not in said
 
@@ -172,3 +181,70 @@ def test_calls_that_are_none_are_shown_of_fsdp_only() -> None:
     assert len(shown(ddp, replace(calls, segment_calls=1))) > 2
     fsdp = replace(ddp, framework=FrameworkSummary(name="fsdp2", evidence=()))
     assert len(shown(fsdp, calls)) > 2
+
+
+def test_where_ranks_differ_one_is_named() -> None:
+    others = memory(rank=1, verdict_text="5 retries"), memory(rank=2, verdict_text="5 retries")
+    said = " ".join(shown(single_gpu(), memory(), *others))
+    assert "churns (rank 0): 2 retries;" in said
+    assert "5 retries" not in said
+
+
+OFFLOADED = Offload(
+    stage="optimizer",
+    hidden_h2d_bytes=GIB,
+    exposed_h2d_bytes=3 * GIB,
+    hidden_d2h_bytes=0,
+    exposed_d2h_bytes=2 * GIB,
+    cpu_optimizer_ns=12_500_000,
+)
+
+
+def test_offload_is_said_with_what_is_hidden_and_that_it_is_a_guess() -> None:
+    said = " ".join(shown(single_gpu(), memory(offload=OFFLOADED)))
+    assert (
+        "rank 0: offload of optimizer (guessed): 4.0 GiB to the device (25.0 % hidden), "
+        "2.0 GiB to the host (0 % hidden), idle in Optimizer.step 12.5 ms a step"
+    ) in said
+    on_gpu = replace(OFFLOADED, cpu_optimizer_ns=None)
+    assert "Optimizer.step" not in " ".join(shown(single_gpu(), memory(offload=on_gpu)))
+
+
+def test_a_device_s_contention_and_offload_go_with_its_memory() -> None:
+    document = single_gpu()
+    found_of = {0: DeviceFacts(gpu="0", contention={0: 1.25}, offload=OFFLOADED)}
+    (found,) = memory_beside_clock([memory()], found_of, document.steps[:1])
+    assert [step.contention_factor for step in found.steps] == [1.25, None]
+    assert found.offload == OFFLOADED
+    (other,) = memory_beside_clock([memory(device=1), memory(device=2)], found_of, ())[:1]
+    assert (other.offload, other.steps[0].contention_factor) == (None, None)
+
+
+def test_memory_by_step_is_a_table_and_csv() -> None:
+    steps = (step(0), replace(step(7), busy_mean_mhz=1700.0, retries=None, at_least=True))
+    document = replace(single_gpu(), memory=(memory(gpu="3", steps=steps),))
+    text = render_text(document, by="memory")
+    (block,) = [each for each in text.split("\n\n") if each.startswith("MEMORY BY STEP")]
+    _, header, first, second = block.split("\n")
+    assert header.split()[:6] == ["rank", "gpu", "step", "allocated", "reserved", "calls"]
+    assert first.split() == ["0", "3", "0", "2.0", "GiB", "3.0", "GiB", "1", "0.500", "1", "-"]
+    assert second.split()[7:] == ["≥", "1", "0.500", "-", "1700"]
+    lines = list(DictReader(StringIO(formatted(document, "csv", by="memory"))))
+    assert [line["step"] for line in lines] == ["0", "7"]
+    assert [line["retries"] for line in lines] == ["1", ""]
+    assert {line["device_verdict"] for line in lines} == {"churns"}
+    assert {line["device_retries"] for line in lines} == {"2"}
+    assert lines[1]["busy_mean_mhz"] == "1700.0"
+
+
+def test_without_memory_the_table_by_step_says_so_and_the_csv_is_empty() -> None:
+    assert "no step with rows of device memory" in render_text(single_gpu(), by="memory")
+    assert len(formatted(single_gpu(), "csv", by="memory").splitlines()) == 1
+    assert not has_parts(single_gpu(), "memory")
+    assert has_parts(replace(single_gpu(), memory=(memory(),)), "memory")
+
+
+def test_of_many_steps_some_are_shown() -> None:
+    many = memory(steps=tuple(step(number) for number in range(100)))
+    text = render_text(replace(single_gpu(), memory=(many,)), by="memory")
+    assert "24 of 100 (--format csv has all)" in text

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopperd.model.answers import ChopperTimes, Finding, Held, RankLine, RanksSummary
-from chopperd.model.memory import MemoryVerdict
+from chopperd.model.kinds import MemoryVerdict
 from chopperd.model.report import Profiler, ReportDocument
 from chopperd.model.report_rows import CollectiveTraffic, ExposedComm, ExposedCopy
 from chopperd.report.findings.catalogue import MOST_FINDINGS, findings_of
