@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from chopperd.correlate.comparison import (
     ALPHA,
@@ -24,6 +24,7 @@ from chopperd.correlate.comparison import (
     knee,
     warm_up_steps,
 )
+from chopperd.correlate.memory.evidence import fsdp_evidence
 from chopperd.errors import IncomparableError
 from chopperd.model.arrays import Float64s
 from chopperd.model.comparison import (
@@ -49,12 +50,18 @@ _PARTS: Final[Mapping[str, Sequence[str]]] = {
     "exposed_comm": ("exposed_comm/wait", "exposed_comm/transfer"),
 }
 _CLASS: Final = "class/"
-_MEMORY: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "segment_ns", "retries")
+_OF_ROW: Final = {STEP: "window_ns", "energy_j": "energy_j", "power_w": "power_w"}
+_OF_CLOCK: Final = {"busy_mhz": "mean_mhz", "busy_p05_mhz": "p05_mhz", "busy_std_mhz": "std_mhz"}
+_MEMORY: Final = tuple(
+    ["peak_allocated_bytes", "peak_reserved_bytes", "segment_ns", "retries", "allocations"]
+)
 _MARK_STEPS: Final = ": `chopperd explain profiler` says how to have some in a trace"
 _NAMES: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 #: Job, run, step, and how many of this number came before: files may each count from 0.
 StepKey: TypeAlias = tuple[str | None, str | None, int | None, int]
+#: Name of a side, and reports of A and of it.
+_Reports: TypeAlias = tuple[str, Sequence[ReportDocument], Sequence[ReportDocument]]
 _Place: TypeAlias = tuple[int | None, int | None, str | None]  # rank, device, GPU
 
 
@@ -161,12 +168,11 @@ def _energy(gpus: Sequence[_Gpu], found: Figures) -> Figures:
 def _of_step(gpu: _Gpu, key: StepKey, classes: Iterable[str]) -> Iterator[tuple[str, float]]:
     """Yield what is known of a step; `classes`: names of those that some step has."""
     row, memory = gpu.rows[key], gpu.memory.get(key[2] if key[2] is not None else -1)
-    values: dict[str, float | None] = {
-        STEP: row.window_ns,
-        "busy_mhz": row.clock.busy.mean_mhz if row.clock and row.clock.busy else None,
-        "energy_j": row.energy_j,
-        "power_w": row.power_w,
-    }
+    values: dict[str, float | None] = {name: getattr(row, own) for name, own in _OF_ROW.items()}
+    if row.clock is not None and row.clock.busy is not None:
+        values |= {name: getattr(row.clock.busy, own) for name, own in _OF_CLOCK.items()}
+    if row.temperature_c is not None:
+        values["temperature_c"] = row.temperature_c.mean
     if row.waterfall_ns is not None:
         parts = asdict(row.waterfall_ns)
         values |= {f"{ROW}{name}": value for name, value in parts.items()}
@@ -181,6 +187,8 @@ def _of_step(gpu: _Gpu, key: StepKey, classes: Iterable[str]) -> Iterator[tuple[
         values |= times
     if memory is not None:
         values |= {f"memory/{name}": getattr(memory, name) for name in _MEMORY}
+        if memory.segment_allocs is not None and memory.segment_frees is not None:
+            values["memory/segment_calls"] = memory.segment_allocs + memory.segment_frees
     return ((name, value) for name, value in values.items() if value is not None)
 
 
@@ -287,7 +295,8 @@ def compare(
     notes = [*chosen.notes, *_refuse(described, allow)]
     figures = [_by_run(side, found) for side, found in zip(runs, taken, strict=True)]
     comparisons = tuple(
-        _comparison(chosen, figures, nth, described[nth].name) for nth in range(1, len(sides))
+        _comparison(chosen, figures, nth, (described[nth].name, sides[0], sides[nth]))
+        for nth in range(1, len(sides))
     )
     limits = [each.power_limit_w for each in described]
     at = knee(limits, [each.figures[STEP] for each in described])
@@ -343,14 +352,14 @@ def _side(
 
 
 def _comparison(
-    chosen: _Chosen, figures: Sequence[Sequence[Figures]], nth: int, name: str
+    chosen: _Chosen, figures: Sequence[Sequence[Figures]], nth: int, of: _Reports
 ) -> Comparison:
     a, b = _alike([figures[0], figures[nth]])
     by_runs = min(len(a), len(b)) >= LEAST_RUNS
     step, others = differences(a, b, by_runs=by_runs, alpha=ALPHA / (len(figures) - 1))
     least = min(step.effective_a, step.effective_b)
-    return Comparison(
-        name=name,
+    found = Comparison(
+        name=of[0],
         paired_by=chosen.paired_by,
         by_runs=by_runs,
         step=step,
@@ -358,6 +367,7 @@ def _comparison(
         record_times=ceil(LEAST_EFFECTIVE / least) if least < LEAST_EFFECTIVE else None,
         gpus=tuple(_paired(chosen, nth)) if chosen.paired_by == "uuid" else (),
     )
+    return replace(found, evidence=fsdp_evidence((_NAMES[0], of[1]), (of[0], of[2]), found))
 
 
 def _middle(values: Iterable[float | None]) -> float | None:
@@ -382,10 +392,6 @@ def _paired(chosen: _Chosen, nth: int) -> Iterator[PairedGpu]:
 
 def _busy_mhz(gpus: Iterable[_Gpu]) -> float | None:
     """Return the mean busy clock of a GPU's steps."""
-    known = [
-        row.clock.busy.mean_mhz
-        for gpu in gpus
-        for row in gpu.rows.values()
-        if row.clock and row.clock.busy and row.clock.busy.mean_mhz is not None
-    ]
+    clocks = [row.clock.busy for gpu in gpus for row in gpu.rows.values() if row.clock]
+    known = [each.mean_mhz for each in clocks if each and each.mean_mhz is not None]
     return sum(known) / len(known) if known else None

@@ -80,6 +80,55 @@ class Side(Struct, frozen=True, kw_only=True):
     figures: Mapping[str, float]
 
 
+#: Verdicts on memory that asks the driver for nothing from step to step.
+STEADY: Final = frozenset({"deterministic", "segments_steady"})
+#: What FSDPv2 is said to have over FSDPv1, and what memory is said to do to the clock.
+ClaimName = Literal[
+    "steadier_allocation",
+    "less_memory",
+    "higher_clock",
+    "steadier_clock",
+    "shorter_step",
+    "less_energy",
+    "memory_and_clock_move_together",
+]
+
+
+class EvidenceSide(Struct, frozen=True, kw_only=True):
+    """The allocation of one side: verdicts by number of ranks, and medians over ranks."""
+
+    side: str  # its name
+    framework: str  # "fsdp1", "fsdp2"
+    verdicts: Mapping[str, int]
+    cv_reserved: float | None
+    program_ratio: float | None
+    determinism_ratio: float | None
+    rho: Mapping[str, float]  # of figures with the clock over its own steps, where known
+    sources: tuple[str, ...]  # of the figures of memory
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """A claim and the figures that are for it, against it, or leave it open, by name.
+
+    A name is that of a figure of the comparison, "verdicts", "cv_reserved" or "determinism_ratio"
+    of the sides, or "SIDE/FIGURE": how a figure goes with the clock over that side's own steps.
+    """
+
+    name: ClaimName
+    supports: tuple[str, ...]
+    contradicts: tuple[str, ...]
+    open: tuple[str, ...]
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What a run of FSDPv1 and one of FSDPv2 say; `confounders`: what else differs, or may."""
+
+    fsdp1: EvidenceSide
+    fsdp2: EvidenceSide
+    claims: tuple[Claim, ...]
+    confounders: tuple[Note, ...]
+
+
 class Comparison(Struct, frozen=True, kw_only=True):
     """A side compared with A: the step time, then all other figures that both have."""
 
@@ -91,6 +140,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     #: How many times longer both sides would have to be recorded for 50 effective steps.
     record_times: int | None
     gpus: tuple[PairedGpu, ...] = ()
+    evidence: Evidence | None = None  # where one side is of FSDPv1 and one of FSDPv2
 
 
 class ComparisonDocument(Struct, frozen=True, kw_only=True):

@@ -227,6 +227,45 @@ def test_waiting_for_a_late_rank_is_found_in_communication(
     assert line.endswith("(simulated data)\n")
 
 
+def test_simulated_fsdp1_and_fsdp2_are_set_against_each_other(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the simulation: version 2 never asks for segments; both clocks as the node had them.
+
+    The truth is of compute; while busy with communication alone the clock is higher.
+    """
+    sides, truth_mhz, calls = [], [], []
+    for preset in ("fsdp1-mi300x", "fsdp2-mi300x"):
+        (folder / preset).mkdir()
+        job = play(preset, folder / preset, seconds=9, warm_s=10, hz=50, ranks=(2,))
+        write_samples(folder / preset / "samples.csv", job.samples)
+        sides.append([*job.paths, folder / preset / "samples.csv"])
+        truth_mhz.append(float(job.truth(2).mean_mhz[:-1].mean()))
+        calls.append(job.paths[0].read_bytes().count(b'"hipFree"'))
+    assert calls[0] > 0 == calls[1]
+    found = said(capsys, *sides[0], "--", *sides[1], "--format", "json")
+    (comparison,) = json.loads(found.out)["comparisons"]
+    figures = {each["name"]: each for each in comparison["figures"]}
+    clock = figures["busy_mhz"]
+    assert (clock["a"], clock["b"]) == pytest.approx(truth_mhz, rel=0.05)
+    evidence = comparison["evidence"]
+    assert (evidence["fsdp1"]["verdicts"], evidence["fsdp2"]["verdicts"]) == (
+        {"churns": 1},
+        {"deterministic": 1},
+    )
+    claims = {each["name"]: each for each in evidence["claims"]}
+    steady = claims["steadier_allocation"]
+    assert {"verdicts", "cv_reserved", "determinism_ratio"} <= set(steady["supports"])
+    assert steady["contradicts"] == []
+    assert claims["higher_clock"]["open"] == ["busy_mhz"]  # a few steps tell no difference
+    assert figures["memory/segment_calls"]["a"] > 0 == figures["memory/segment_calls"]["b"]
+    for form in ("text", "markdown"):
+        page = said(capsys, *sides[0], "--", *sides[1], "--format", form).out
+        assert "FSDPv1 (A) AND FSDPv2 (B)" in page
+        assert "because" not in page
+        assert "simulat" in page.lower()
+
+
 def test_traces_of_two_runs_are_no_side(
     folder: Path, jobs: dict[str, Recorded], capsys: pytest.CaptureFixture[str]
 ) -> None:

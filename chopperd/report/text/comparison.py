@@ -3,13 +3,24 @@
 Source: DESIGN.md section 2, "Comparing runs"; figures are those of `chopperd.model.comparison`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from rich.console import Group, RenderableType
 
-from chopperd.model.comparison import ROW, STEP, Comparison, ComparisonDocument, Difference, Side
+from chopperd.model.comparison import (
+    ROW,
+    STEADY,
+    STEP,
+    ClaimName,
+    Comparison,
+    ComparisonDocument,
+    Difference,
+    Evidence,
+    EvidenceSide,
+    Side,
+)
 from chopperd.report.text.headline import HeadlineRow
 from chopperd.report.text.page import SIMULATED, Section, plain, simulated_mark, table
 from chopperd.report.text.report import FirstScreen, block, escaped
@@ -56,6 +67,23 @@ _OTHERS: Final = {
     "memory/peak_reserved_bytes": "peak reserved",
     "memory/segment_ns": "segment calls, ms",
     "memory/retries": "retries a step",
+    "memory/segment_calls": "segment calls a step",
+    "busy_p05_mhz": "busy clock p05, MHz",
+    "busy_std_mhz": "busy clock deviation, MHz",
+}
+#: Claims of the evidence, and figures of its sides.
+_CLAIMS: Final[Mapping[ClaimName, str]] = {
+    "steadier_allocation": "steadier allocation",
+    "less_memory": "less memory",
+    "higher_clock": "higher clock",
+    "steadier_clock": "steadier clock",
+    "shorter_step": "shorter step",
+    "less_energy": "less energy",
+    "memory_and_clock_move_together": "lower clock where memory churns",
+}
+_OF_SIDES: Final = {
+    "cv_reserved": "CV of reserved peak, %",
+    "determinism_ratio": "equal addresses, %",
 }
 _VERDICTS: Final = {"same": "same", "unresolved": "not resolved", "too_few": "too few steps"}
 _MARKED: Final = {"higher": "bold", "lower": "bold"}
@@ -194,9 +222,61 @@ def _sections(document: ComparisonDocument) -> Iterator[Section]:
         yield _by_limit(document)
     else:
         (only,) = document.comparisons
+        if only.evidence is not None:
+            yield from _evidence(only, only.evidence)
         yield from _tables(only)
     if document.notes:
         yield plain("NOTES", [(note.text,) for note in document.notes])
+
+
+def _evidence(each: Comparison, evidence: Evidence) -> Iterator[Section]:
+    """Render what is for and against each claim, and what else differs: one page."""
+    figures = {one.name: one for one in (each.step, *each.figures)}
+    rows: list[tuple[str, ...]] = []
+    for claim in evidence.claims:
+        answers = {"for": claim.supports, "against": claim.contradicts, "open": claim.open}
+        rows.append((_CLAIMS[claim.name], "", "", "", ""))
+        for answer, names in answers.items():
+            for name in names:
+                figure, *values = _told(name, figures, evidence)
+                rows.append((f"  {figure}", answer, *values))
+    columns = ("<FSDPv2 has", "<", "FSDPv1", "FSDPv2", "% [95 %]")
+    caption = "for, against, open: what each figure says of the claim; CV, addresses, rho (how a "
+    caption += "figure goes with the clock over a run's own steps): medians of ranks"
+    v1, v2 = evidence.fsdp1.side, evidence.fsdp2.side
+    title = f"FSDPv1 ({v1}) AND FSDPv2 ({v2})  the evidence of these runs"
+    yield table(title, columns, rows, caption=caption)
+    confounders = [(note.text,) for note in evidence.confounders]
+    yield plain(
+        "ALSO DIFFERENT OR NOT KNOWN  no figure is shown to be the cause of another", confounders
+    )
+
+
+def _told(
+    name: str, figures: Mapping[str, Difference], evidence: Evidence
+) -> tuple[str, str, str, str]:
+    """Return a figure of the evidence, its values with FSDPv1 and v2, and the change from A."""
+    sides = evidence.fsdp1, evidence.fsdp2
+    if name == "verdicts":
+        return "steady ranks", _steady(sides[0]), _steady(sides[1]), ""
+    if name in _OF_SIDES:
+        a, b = (percent(getattr(side, name), 2) for side in sides)
+        return _OF_SIDES[name], a, b, ""
+    if name in figures:
+        found = figures[name]
+        values = [_value(name, each) for each in (found.a, found.b)]
+        a, b = values if sides[0].side == "A" else reversed(values)
+        is_sure = percent(found.low) == percent(found.high)
+        interval = "" if is_sure else _interval(found)
+        return _label(name), a, b, f"{signed(found.change)}{interval}"
+    whose, _, figure = name.partition("/")
+    a, b = (decimal(each.rho.get(figure), 2) if each.side == whose else "" for each in sides)
+    return f"{figure.replace('_', ' ')}, rho", a, b, ""
+
+
+def _steady(side: EvidenceSide) -> str:
+    steady = sum(count for name, count in side.verdicts.items() if name in STEADY)
+    return f"{steady} of {sum(side.verdicts.values())}"
 
 
 def _by_limit(document: ComparisonDocument) -> Section:

@@ -107,7 +107,8 @@ def with_memory(document: ReportDocument, warm_up: int, **values: object) -> Rep
             **{  # type: ignore[arg-type]
                 **every,
                 **{"rank": each.rank, "device": each.device, "source": "rows", "breaks": 0},
-                **{"steps": steps, "warm_up_steps": warm_up, "reasons": ()},
+                **{"steps": steps, "warm_up_steps": warm_up, "reasons": (), "correlations": ()},
+                **{"verdict": "not_measured"},
             }
         )
         for each in document.devices
