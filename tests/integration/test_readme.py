@@ -10,7 +10,7 @@ from chopperd.cli.commands import app
 from tests.reference_docs import DOCS, PARTS, generated
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("runbooks/*.md")))
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from chopperd.export.metric import Profile
 from chopperd.export.rendering import CATALOGUE
-from dashboards.alerts import ALERTS
+from dashboards.alerts import ALERTS, Alert
 from dashboards.recording import RULES
 from tests.promql import selectors
 from tests.tools import ROOT, output
@@ -393,3 +393,25 @@ def test_windows_hold_four_scrapes_that_are_a_minute_apart() -> None:
     for text in (*(rule.expr for rule in RULES), *(alert.expr for alert in ALERTS)):
         assert all(int(minutes) >= 4 for minutes in re.findall(r"\[(\d+)m\]", text))
         assert not re.findall(r"\[\d+s\]", text)
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_has_a_runbook_that_says_what_to_check_and_do(alert: Alert) -> None:
+    text = (ROOT / alert.runbook).read_text(encoding="utf-8")
+    assert text.startswith(f"# {alert.name}\n")
+    for heading in ("**Means:**", "**Check**", "**Do:**", "**Not to be believed**"):
+        assert f"\n{heading}" in text
+    if not re.search(r"`chopperd [a-z]", text):
+        pytest.fail("no command of chopperd verifies it")
+
+
+def test_the_page_lists_every_alert_and_every_rule() -> None:
+    page = (ROOT / "docs/boards.md").read_text(encoding="utf-8")
+    listed = re.findall(
+        r"^\| \[`(\w+)`\]\(runbooks/\1\.md\) .* \| (\d+) min \| (on|off) \|$", page, re.M
+    )
+    assert listed == [
+        (alert.name, str(alert.for_minutes), "on" if alert.is_default else "off")
+        for alert in ALERTS
+    ]
+    assert re.findall(r"^\| `([a-z_]+:\S+)` \|", page, re.M) == [rule.record for rule in RULES]
