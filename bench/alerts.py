@@ -31,12 +31,10 @@ from dashboards.rules_file import default_alerts_file
 
 GPUS: Final = 8
 SCRAPE_S: Final = 30
-DAY: Final = 24 * 3600 // SCRAPE_S
+SCRAPES_AN_HOUR: Final = 3600 // SCRAPE_S
 #: At most one alert in a thousand GPU-days.
 MOST_A_GPU_DAY: Final = 1e-3
 SPREAD: Final = 0.01
-#: When a fault begins, and how long an alert has to come.
-FAULT_AT: Final = DAY // 2
 _PRESET: Final = NodePreset(gpu=H100, badly_cooled=None)
 _DEFAULT_W: Final = H100.power_limit_w
 
@@ -66,34 +64,43 @@ class Day:
 
     busy: Float64s
     activity: Float64s
-    clock_mhz: Float64s = field(default_factory=lambda: np.zeros((DAY, GPUS)))
-    hot: Float64s = field(default_factory=lambda: np.zeros((DAY, GPUS)))
-    braked: Float64s = field(default_factory=lambda: np.zeros((DAY, GPUS)))
-    limit_w: Float64s = field(default_factory=lambda: np.full((DAY, GPUS), _DEFAULT_W))
+    clock_mhz: Float64s
+    hot: Float64s
+    braked: Float64s
+    limit_w: Float64s
     restarts: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
     down: set[int] = field(default_factory=set)
 
 
-def day(seed: int, fault: str = "") -> Day:
-    """A day drawn from a seed, perhaps with a fault from noon on, under a job that lasts."""
+def day(seed: int, fault: str = "", hours: int = 24) -> Day:
+    """Draw a day from a seed, perhaps with a fault from its middle on, under a job that lasts."""
     rng = np.random.default_rng([seed, 41])
-    found = Day(busy=_blips(rng), activity=np.full((DAY, GPUS), 0.3))
+    scrapes = hours * SCRAPES_AN_HOUR
+    shape = scrapes, GPUS
+    found = Day(
+        busy=_blips(rng, shape),
+        activity=np.full(shape, 0.3),
+        clock_mhz=np.zeros(shape),
+        hot=np.zeros(shape),
+        braked=np.zeros(shape),
+        limit_w=np.full(shape, _DEFAULT_W),
+    )
     at = int(rng.integers(0, 120))
-    while at < DAY:
+    while at < scrapes:
         length = int(rng.exponential(600)) + 20
-        _add_job(found, rng, slice(at, min(at + length, DAY)))
+        _add_job(found, rng, slice(at, min(at + length, scrapes)))
         at += length + int(rng.exponential(60)) * int(rng.integers(0, 4))
     if fault:
-        _add_job(found, rng, slice(FAULT_AT - 120, DAY), shared=False)
-    _interruptions(found, rng)
+        _add_job(found, rng, slice(scrapes // 2 - SCRAPES_AN_HOUR, scrapes), shared=False)
+    _interruptions(found, rng, scrapes / (24 * SCRAPES_AN_HOUR))
     _run_clocks(found, rng, draw_silicon(_PRESET, seed), fault)
     return found
 
 
-def _blips(rng: np.random.Generator) -> Float64s:
+def _blips(rng: np.random.Generator, shape: tuple[int, int]) -> Float64s:
     """An idle node: monitoring and notebooks wake a GPU now and then."""
-    return np.asarray((rng.random((DAY, GPUS)) < 0.05) * rng.uniform(0, 0.3, (DAY, GPUS)))
+    return np.asarray((rng.random(shape) < 0.05) * rng.uniform(0, 0.3, shape))
 
 
 def _add_job(found: Day, rng: np.random.Generator, when: slice, *, shared: bool = True) -> None:
@@ -122,14 +129,19 @@ def _add_job(found: Day, rng: np.random.Generator, when: slice, *, shared: bool 
         found.activity[when, gpus] = activity
 
 
-def _interruptions(found: Day, rng: np.random.Generator) -> None:
+def _interruptions(found: Day, rng: np.random.Generator, days: float) -> None:
     """Agents restart, scrapes fail, a node is rebooted within eight minutes."""
-    for at in np.flatnonzero(rng.random(DAY) < 2 / DAY).tolist():
+
+    def times(a_day: float) -> list[int]:
+        drawn = rng.random(len(found.busy)) < a_day * days / len(found.busy)
+        return np.flatnonzero(drawn).tolist()
+
+    for at in times(2):
         found.restarts.add(at)
         found.down.update(range(at, at + int(rng.integers(0, 3))))
-    for at in np.flatnonzero(rng.random(DAY) < 3 / DAY).tolist():
+    for at in times(3):
         found.missing.update(range(at, at + int(rng.integers(1, 6))))
-    for at in np.flatnonzero(rng.random(DAY) < 0.2 / DAY).tolist():
+    for at in times(0.2):
         length = int(rng.integers(6, 16))
         found.down.update(range(at, at + length))
         found.restarts.add(at + length)
@@ -142,8 +154,8 @@ def _run_clocks(found: Day, rng: np.random.Generator, silicon: Silicon, fault: s
     temperature_c = np.full(GPUS, 35.0)
     elapsed_ns = np.full(GPUS, float(SCRAPE_S * NS_PER_S))
     healthy = silicon.resistance_c_per_w.copy()
-    for at in range(DAY):
-        wrong = fault if at >= FAULT_AT else ""
+    for at in range(len(found.busy)):
+        wrong = fault if at >= len(found.busy) // 2 else ""
         silicon.resistance_c_per_w[:] = healthy
         silicon.resistance_c_per_w[5] *= 1.75 if wrong == "hot GPU" else 1.0
         resting_w = silicon.resting_w(temperature_c)
@@ -171,14 +183,15 @@ def series_of(found: Day) -> list[dict[str, str]]:
     busy_s = SCRAPE_S * found.busy
     lost = busy_s * np.maximum(0.0, 1 - found.clock_mhz / H100.sm_clock_max_mhz)
     braked = busy_s * found.braked
-    up = ["0" if at in found.down else "1" for at in range(DAY)]
-    all_up = np.ones(DAY)
+    scrapes = len(found.busy)
+    up = ["0" if at in found.down else "1" for at in range(scrapes)]
+    all_up = np.ones(scrapes)
     series = {
         "up{": " ".join("_" if at in found.missing else value for at, value in enumerate(up)),
         "chopperd_agent_snapshot_timestamp_seconds{": text(
-            SCRAPE_S * np.arange(DAY, dtype=np.float64), False
+            SCRAPE_S * np.arange(scrapes, dtype=np.float64), False
         ),
-        "chopperd_agent_ticks_total{": text(np.full(DAY, 10.0 * SCRAPE_S), True),
+        "chopperd_agent_ticks_total{": text(10.0 * SCRAPE_S * all_up, True),
         "chopperd_agent_paused{": text(0 * all_up, False),
     }
     for gpu in range(GPUS):
@@ -225,7 +238,7 @@ def alerts_of(found: Day) -> list[str]:
     """
     asked = {
         "expr": 'count_over_time(ALERTS{alertstate="firing"}[1d])',
-        "eval_time": f"{DAY * SCRAPE_S // 60 - 1}m",
+        "eval_time": f"{len(found.busy) * SCRAPE_S // 60 - 1}m",
         "exp_samples": [],
     }
     document = {

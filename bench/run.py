@@ -135,6 +135,12 @@ PARTS: Final = (
         quick_arguments=("--nodes", "5"),
     ),
     Part(
+        title="False alerts",
+        module="bench.alerts",
+        arguments=("--days", "125", "--faulty", "5"),
+        quick_arguments=("--days", "5", "--faulty", "1"),
+    ),
+    Part(
         title="Runs compared",
         module="bench.compare",
         arguments=("--pairs", "200"),
