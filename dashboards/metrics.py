@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chopperd.export.metric import Profile
+from chopperd.export.metric import Metric, Profile
 from chopperd.export.rendering import CATALOGUE
 
 #: Values of a label, or None where the set is open.
@@ -48,33 +48,25 @@ def _planned(needs: str, *names: str, **labels: Values) -> dict[str, Series]:
 PLANNED: Final[Mapping[str, Series]] = {
     **_planned(WORKLOADS, "workload_info", workload=None, rank=None),
     **_planned(STEP_MARKS, "steps_total", "step_seconds_total", "step_tokens_total"),
-    **_planned(
-        MEMORY,
-        "traced_memory_allocated_peak_bytes",
-        "traced_memory_reserved_peak_bytes",
-        "traced_memory_reserved_variation_ratio",
-        "traced_memory_steps_total",
-        "traced_memory_segment_calls_total",
-        "traced_memory_segment_seconds_total",
-        "traced_memory_retries_total",
-    ),
-    **_planned(MEMORY, "traced_determinism_verdict", verdict=None),
     **_planned(RANKS, "traced_last_rank_total", "traced_wait_caused_seconds_total"),
 }
 
-_EXPORTED: Final[Mapping[str, Series]] = {
-    metric.name: Series(
-        metric.name,
-        {label.name: label.values for label in metric.labels},
-        "metrics.profile = full" if metric.profile > Profile.STANDARD else "",
-    )
-    for metric in CATALOGUE
-}
-#: `full` does not say all that device memory needs.
+
+def _needs(each: Metric) -> str:
+    if each.name.startswith(("chopperd_traced_memory", "chopperd_traced_determinism")):
+        return MEMORY
+    return "metrics.profile = full" if each.profile > Profile.STANDARD else ""
+
+
+#: All that is exported or planned.
 KNOWN: Final[Mapping[str, Series]] = {
     **PLANNED,
-    **_EXPORTED,
-    **{name: each for name, each in PLANNED.items() if each.needs == MEMORY},
+    **{
+        each.name: Series(
+            each.name, {label.name: label.values for label in each.labels}, _needs(each)
+        )
+        for each in CATALOGUE
+    },
 }
 
 
