@@ -1,10 +1,10 @@
 """Names that expressions may use: the exporter's catalogue, and metrics that it lacks yet."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chopperd.export.metric import Metric, Profile
+from chopperd.export.metric import Kind, Metric, Profile
 from chopperd.export.rendering import CATALOGUE
 
 #: Values of a label, or None where the set is open.
@@ -18,7 +18,8 @@ NODE_LABELS: Final = "cluster, instance"
 
 STEP_MARKS: Final = "steps that the job marks, which no released agent exports yet"
 WORKLOADS: Final = "chopperd_workload_info, which no released agent exports yet"
-MEMORY: Final = "a capture with profile_memory=True, and metrics.profile = full"
+FULL: Final = "metrics.profile = full"
+MEMORY: Final = "a capture with profile_memory=True"
 RANKS: Final = "a capture of all ranks of the node, which no released agent exports yet"
 
 
@@ -29,19 +30,18 @@ class Series:
     Attributes:
         name: Whole, with the prefix.
         labels: Its own labels with their values.
-        needs: What has to be there in addition to an agent with the profile `standard`; empty if
-            nothing.
+        needs: What has to be there in addition to an agent with the profile `standard`.
     """
 
     name: str
     labels: Mapping[str, Values]
-    needs: str = ""
+    needs: tuple[str, ...] = ()
 
 
 def _planned(needs: str, *names: str, **labels: Values) -> dict[str, Series]:
     """Return metrics of the design that the catalogue may still lack."""
     own: dict[str, Values] = {"gpu": None, **labels}
-    return {f"chopperd_{name}": Series(f"chopperd_{name}", own, needs) for name in names}
+    return {f"chopperd_{name}": Series(f"chopperd_{name}", own, (needs,)) for name in names}
 
 
 #: Of the design (DESIGN § 7); a metric of the same name in the catalogue goes first.
@@ -52,10 +52,11 @@ PLANNED: Final[Mapping[str, Series]] = {
 }
 
 
-def _needs(each: Metric) -> str:
-    if each.name.startswith(("chopperd_traced_memory", "chopperd_traced_determinism")):
-        return MEMORY
-    return "metrics.profile = full" if each.profile > Profile.STANDARD else ""
+def _needs(each: Metric) -> Iterator[str]:
+    if each.name.startswith("chopperd_traced_memory") and each.kind is Kind.GAUGE:
+        yield MEMORY  # peaks; calls are in every capture
+    if each.profile > Profile.STANDARD:
+        yield FULL
 
 
 #: All that is exported or planned.
@@ -63,7 +64,7 @@ KNOWN: Final[Mapping[str, Series]] = {
     **PLANNED,
     **{
         each.name: Series(
-            each.name, {label.name: label.values for label in each.labels}, _needs(each)
+            each.name, {label.name: label.values for label in each.labels}, tuple(_needs(each))
         )
         for each in CATALOGUE
     },

@@ -118,8 +118,8 @@ def needs(expression: str) -> Iterator[str]:
     Raises:
         ValueError: It names a series that is neither exported, planned nor recorded.
     """
-    found = {_named(name).needs: None for name in _NAME.findall(expression)}
-    return filter(None, found)
+    found = {need: None for name in _NAME.findall(expression) for need in _named(name).needs}
+    yield from found
 
 
 def _series(name: str) -> Series:

@@ -263,7 +263,7 @@ _WORKLOAD_NEEDS: Final = KNOWN["chopperd_workload_info"].needs
 #: Recorded series by name, as expressions of boards and alerts may name them.
 RECORDED: Final[Mapping[str, Series]] = {
     rule.record: Series(
-        rule.record, _LABELS[rule.level], _WORKLOAD_NEEDS if rule.level == "workload" else ""
+        rule.record, _LABELS[rule.level], _WORKLOAD_NEEDS if rule.level == "workload" else ()
     )
     for rule in RULES
 }

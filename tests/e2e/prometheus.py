@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.error import HTTPError
 
 import msgspec
 
@@ -63,8 +64,11 @@ class Prometheus:
         """What an instant query gives, at a Unix time or now; it must be a right expression."""
         asked = {"query": expression, **({} if at_s is None else {"time": f"{at_s:.3f}"})}
         url = f"http://{self.address}/api/v1/query?{urllib.parse.urlencode(asked)}"
-        with urllib.request.urlopen(url, timeout=10) as response:
-            answer = msgspec.json.decode(response.read(), type=_Answer, strict=False)
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                answer = msgspec.json.decode(response.read(), type=_Answer, strict=False)
+        except HTTPError as error:
+            raise AssertionError(f"{expression}: {error.read().decode()}") from error
         assert answer.status == "success"
         return [
             Series(each.metric, tuple((time_s, float(text)) for time_s, text in _points(each)))
