@@ -48,6 +48,12 @@ $(VENV)/amdsmi/.ready-%: | $(VENV)/.ready-dev
 	$(PIP) install --upgrade --no-deps --target $(VENV)/amdsmi/$* amdsmi==$*
 	touch $@
 
+# Grafana's own types of boards, and the compiler that checks them; both come from npm.
+GRAFANA := $(VENV)/grafana/.ready-11.6.9
+$(GRAFANA):
+	npm install --prefix $(@D) --silent --no-audit --no-fund @grafana/schema@11.6.9 typescript@5.9.3
+	touch $@
+
 # A stamp for each version, so that another one is installed when it is asked for here.
 $(VENV)/.ready-$(TORCH): | $(VENV)/.ready-dev
 	$(PIP) install '$(TORCH)'
@@ -140,9 +146,9 @@ integration: $(filter integration-%,$(PARTS))
 golden: $(VENV)/.ready-native
 	$(PY) -m tests.golden
 
-# The versions of AMD's binding between the oldest and the newest.
-compat: $(READY_TEST) $(AMDSMI_BETWEEN)
-	$(PYTEST) tests/integration/devices -m compat
+# The versions of AMD's binding between the oldest and the newest, and Grafana's types of boards.
+compat: $(READY_TEST) $(AMDSMI_BETWEEN) $(GRAFANA)
+	$(PYTEST) tests/integration/devices tests/integration/deploy -m compat
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
 $(HTA_VENV)/.ready-$(HTA):

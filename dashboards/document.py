@@ -30,6 +30,9 @@ _PANEL_KEYS: Final = frozenset(
         "panels", "targets", "title", "transformations", "transparent", "type",
     }
 )  # fmt: skip
+_ROW_KEYS: Final = frozenset(
+    {"collapsed", "datasource", "gridPos", "id", "panels", "title", "type"}
+)
 _BANNER_HEIGHT: Final = 2
 
 
@@ -171,7 +174,7 @@ def _panel(panel: Mapping[str, object]) -> Document:
     reduced = _only(panel, _PANEL_KEYS)
     if reduced["type"] == "row":
         reduced["panels"] = [_panel(each) for each in _objects(reduced["panels"])]
-        return {key: reduced[key] for key in reduced.keys() - {"targets", "options", "fieldConfig"}}
+        return {key: reduced[key] for key in reduced.keys() & _ROW_KEYS}
     return reduced
 
 
