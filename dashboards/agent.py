@@ -258,16 +258,19 @@ def _disk() -> Panel:
         "samples": "agent_recorder_bytes",
         "steps and reports": "agent_store_bytes",
         "traces": "agent_spool_bytes",
+        "limit of samples": "agent_recorder_max_bytes",
     }
     return lines(
         Words(
             title="Disk of a node's agent",
-            description="Of the node that takes most. `recorder.max_bytes`, `store.max_bytes` and "
-            "`analysis.spool_max_bytes` bound them.",
+            description="Of the node that takes most. Dashed: what samples may take at most "
+            "(`recorder.max_bytes`); `store.max_bytes` and `analysis.spool_max_bytes` bound the "
+            "others.",
             absent=_NO_AGENT,
         ),
         [Query(expr=f"max({chosen(name)})", legend=legend) for legend, name in parts.items()],
         unit="bytes",
+        overrides=(plain("^limit of samples$", dash="dash"),),
     )
 
 

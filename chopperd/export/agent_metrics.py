@@ -177,6 +177,11 @@ AGENT_METRICS: Final = (
     ),
     standard("agent_recorder_bytes", "Disk that the flight recorder takes", node("archive.bytes")),
     standard(
+        "agent_recorder_max_bytes",
+        "Disk that the flight recorder may take, as configured",
+        node("archive.max_bytes"),
+    ),
+    standard(
         "agent_store_bytes", "Disk that the store of steps and reports takes", node("store.bytes")
     ),
     standard(

@@ -156,6 +156,7 @@ class ArchiveLive(Struct, frozen=True, kw_only=True):
 
     Attributes:
         bytes: On disk.
+        max_bytes: Its limit on disk; None while it has not begun.
         oldest_unix_ns: Of the oldest stored sample; None if there is none.
         lost_samples: Samples that could not be stored (overwritten first, or disk full).
         damaged_chunks: Chunks skipped when read or found at start.
@@ -163,6 +164,7 @@ class ArchiveLive(Struct, frozen=True, kw_only=True):
     """
 
     bytes: int = 0
+    max_bytes: int | None = None
     oldest_unix_ns: int | None = None
     lost_samples: int = 0
     damaged_chunks: int = 0

@@ -178,7 +178,7 @@ def full_snapshot(gpu_count: int = 8, *, hung: bool = False) -> NodeSnapshot:
         simulated=False,
         gpus=gpus,
         sampler=SamplerLive(condition=SamplerCondition.RUNNING, pid=11, restart_count=2),
-        archive=ArchiveLive(bytes=1 << 20, lost_samples=4),
+        archive=ArchiveLive(bytes=1 << 20, max_bytes=1 << 30, lost_samples=4),
         store=StoreLive(bytes=2 << 20, steps=100, traces=5),
         analysis=AnalysisLive(outcomes={"analysed": 5, "rejected": 1}, spool_bytes=7),
         traced={gpu.info.gpu: traced() for gpu in gpus},

@@ -240,6 +240,7 @@ class FlightRecorder:
             oldest_ns = self._waiting[0].span_ns()[0]
         self.live = ArchiveLive(
             bytes=size_bytes,
+            max_bytes=self._limits.max_bytes,
             oldest_unix_ns=oldest_ns,
             lost_samples=self._lost_count,
             damaged_chunks=damaged_count,
