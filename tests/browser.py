@@ -50,9 +50,14 @@ def looking(
     width: int = 1440,
     height: int = 900,
     scheme: Literal["light", "dark"] = "light",
+    scripts: bool = True,
 ) -> Iterator[Seen]:
     """Open an address in a fresh context, and keep what it complains of and asks for."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme=scheme,
+        java_script_enabled=scripts,
+    )
     seen = Seen(context.new_page())
     seen.page.on("console", lambda line: _keep(seen, line.type, line.text))
     seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))

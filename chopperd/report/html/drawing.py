@@ -13,12 +13,14 @@ from chopperd.report.text import wording as fmt
 from chopperd.report.text.wording import known
 
 _LOSS: Final = "dvfs_loss"
-_COMPUTE: Final = "compute_at_ref"
+COMPUTE: Final = "compute_at_ref"
 #: Rows after the loss, in the order of the stack; compute at the reference is last.
-_AFTER: Final = tuple(key for key in ROWS if key not in {_LOSS, _COMPUTE})
-_EXCESS: Final = "more than its peers"
-_PHYSICS: Final = "its peers lose it too"
-_CEILING: Final = "at most, peers unknown"
+AFTER: Final = tuple(key for key in ROWS if key not in {_LOSS, COMPUTE})
+EXCESS: Final = "more than its peers"
+PHYSICS: Final = "its peers lose it too"
+CEILING: Final = "at most, peers unknown"
+#: The least share of a window that is drawn.
+LEAST: Final = 3e-4
 #: A point so many px from the line between its neighbours is on it.
 _STRAIGHT: Final = 0.2
 
@@ -59,13 +61,16 @@ class Bar:
         return min(max(self.excess_ns / self.lost_ns, 0.0), 1.0)
 
     def pieces(self) -> list[Piece]:
-        """Return its parts without compute at the reference: losses first, on the axis."""
+        """Return its parts without compute at the reference: losses first, on the axis.
+
+        What would be thinner than can be seen is in the tables only.
+        """
         excess = self.excess_share
         found = []
         for is_pale in (False, True):
             ratio = 0.0 if excess is None else excess
             part = 1 - ratio if is_pale else ratio
-            words = _EXCESS if not is_pale else _CEILING if excess is None else _PHYSICS
+            words = EXCESS if not is_pale else CEILING if excess is None else PHYSICS
             found += [
                 Piece(
                     key=key,
@@ -79,15 +84,15 @@ class Bar:
             ]
         found += [
             Piece(key=key, time_ns=ns, words=words_of(key, self.lost_ns))
-            for key in _AFTER
+            for key in AFTER
             if (ns := self.rows_ns.get(key) or 0)
         ]
-        return found
+        return [each for each in found if each.time_ns >= LEAST * self.window_ns]
 
     def compute(self) -> list[Piece]:
         """Return compute at the reference clock; nothing where it is unknown or none."""
-        ns = self.rows_ns.get(_COMPUTE)
-        return [Piece(key=_COMPUTE, time_ns=ns, words=ROWS[_COMPUTE].words)] if ns else []
+        ns = self.rows_ns.get(COMPUTE)
+        return [Piece(key=COMPUTE, time_ns=ns, words=ROWS[COMPUTE].words)] if ns else []
 
 
 def words_of(key: str, lost_ns: float | None) -> str:
@@ -204,14 +209,18 @@ def swatch(key: str, *, is_pale: bool = False) -> Html:
 
 def whisker(x1: float, x2: float, y: float, reach: float = 4) -> list[Html]:
     """Return an interval along x, with a halo."""
-    shapes = [(x1, y, x2, y), (x1, y - reach, x1, y + reach), (x2, y - reach, x2, y + reach)]
-    return [line(*each, name) for name in ("halo", "whisker") for each in shapes]
+    ends = (line(x, y - reach, x, y + reach, "whisker") for x in (x1, x2))
+    return [line(x1, y, x2, y, "halo"), line(x1, y, x2, y, "whisker"), *ends]
 
 
 def upright(x: float, ends: tuple[float, float], half: float) -> list[Html]:
     """Return an interval along y, with a halo; `half` is half the width of its ends, a ratio."""
-    shapes = [(x, ends[0], x, ends[1]), *((x - half, y, x + half, y) for y in ends)]
-    return [line(*each, name) for name in ("halo", "whisker") for each in shapes]
+    caps = (line(x - half, y, x + half, y, "whisker") for y in ends)
+    return [line(x, *_both(x, ends), "halo"), line(x, *_both(x, ends), "whisker"), *caps]
+
+
+def _both(x: float, ends: tuple[float, float]) -> tuple[float, float, float]:
+    return ends[0], x, ends[1]
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
@@ -243,9 +252,9 @@ def legend(bars: Iterable[Bar], *, with_compute: bool) -> Html:
         if key in solid or key in pale
     ]
     rows = {each.key: each.words for each in pieces if not each.of_clock}
-    items += [tag("li", swatch(key), rows[key]) for key in _AFTER if key in rows]
+    items += [tag("li", swatch(key), rows[key]) for key in AFTER if key in rows]
     if with_compute and any(each.compute() for each in every):
-        items.append(tag("li", swatch(_COMPUTE), ROWS[_COMPUTE].words))
+        items.append(tag("li", swatch(COMPUTE), ROWS[COMPUTE].words))
     if any(known(each.low_ns) and known(each.high_ns) for each in every):
         items.append(tag("li", _WHISKER, "95 % interval of the excess"))
     return tag("ul", items, class_="legend")
@@ -255,7 +264,7 @@ def _of(cause: str, solid: set[str], key: str, pale: str) -> str:
     """Return what a cause's colours stand for: solid and pale, or one of them."""
     if key in solid:
         return f"{cause}: excess, physics" if pale else f"{cause}: excess"
-    return f"{cause}: physics" if pale.endswith(_PHYSICS) else f"{cause}: ceiling"
+    return f"{cause}: physics" if pale.endswith(PHYSICS) else f"{cause}: ceiling"
 
 
 _WHISKER: Final = tag(

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chopperd.model.report import ReportDocument, without_parts
+from chopperd.model.safe_text import visible_json
 from chopperd.report.build.privacy import summed
 from chopperd.report.html.markup import Html, tag
 
@@ -55,19 +56,31 @@ def taken_out(page: bytes, most_bytes: int = MOST_BYTES) -> bytes:
     return data
 
 
-#: A document larger than this, packed, is embedded without the longest lists of its steps.
-_MOST_PACKED: Final = 100_000
+#: A document larger than this, packed, is embedded with less in it.
+_MOST_PACKED: Final = 60_000
+_DIGITS: Final = 7
 
 
-def trimmed(document: ReportDocument) -> ReportDocument:
-    """Return the document as it is embedded: a large one with one family a class in its steps.
+def encoded(document: ReportDocument) -> bytes:
+    """Return the JSON of the document as it is embedded.
 
-    Those are what `compare` reads of them; all lists of whole files stay.
+    A large one has one family a class in its steps, which is what `compare` reads of them, and no
+    other lists; those of whole files stay. Its fractions have seven digits.
     """
-    if len(gzip.compress(msgspec.json.encode(document), 1)) <= _MOST_PACKED:
-        return document
-    steps = tuple(
-        replace(without_parts(row), families=summed(row.families), copies=(), collectives=())
-        for row in document.steps
-    )
-    return replace(document, steps=steps)
+    data = msgspec.json.encode(document)
+    if len(zlib.compress(data, 1)) > _MOST_PACKED:
+        steps = tuple(
+            replace(without_parts(row), families=summed(row.families), copies=(), collectives=())
+            for row in document.steps
+        )
+        brief = msgspec.json.encode(replace(document, steps=steps))
+        data = msgspec.json.encode(_rounded(msgspec.json.decode(brief)))
+    return visible_json(data)
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value

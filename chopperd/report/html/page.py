@@ -12,7 +12,7 @@ import msgspec
 from chopperd import palette
 from chopperd.model.report import SCHEMA, Breakdown, ReportDocument
 from chopperd.model.samples import SamplesReport
-from chopperd.report.html import embedded, gpus, ranks, steps, timelines
+from chopperd.report.html import clocks, embedded, gpus, ranks, steps
 from chopperd.report.html.markup import Content, Html, copied, joined, sentence, tag
 from chopperd.report.html.tables import panel, room, verdict
 from chopperd.report.text import answers, sections
@@ -35,6 +35,7 @@ _POLICY: Final = (
     "base-uri 'none'; form-action 'none'"
 )
 _DEVICES_NAMED: Final = 2
+_READ: Final = 'chopperd.read_report("a.html")'
 
 
 def render_html(document: ReportDocument, *, by: Breakdown | None = None) -> str:
@@ -43,7 +44,7 @@ def render_html(document: ReportDocument, *, by: Breakdown | None = None) -> str
     body = [verdict(rows, gpus.gauge(document)), *filter(None, _rooms(document, by))]
     first = rows[0]
     title = f"{first.label}: {first.clauses[0]}" if first.clauses else first.label
-    data = visible_json(msgspec.json.encode(embedded.trimmed(document)))
+    data = embedded.encoded(document)
     simulated, facts = document.generated.simulated, _facts(document)
     return _page(title, body, data, schema=SCHEMA, simulated=simulated, facts=facts)
 
@@ -54,7 +55,7 @@ def render_samples_html(report: SamplesReport) -> str:
     body = [verdict(rows)]
     body += [panel(f"part-{nth}", each) for nth, each in enumerate(samples_tables(report))]
     made, data = report.generated, visible_json(msgspec.json.encode(report))
-    facts = filter(None, (made.node, made.time))
+    facts = filter(None, (made.node, _moment(made.time)))
     return _page(
         rows[0].label, body, data, schema=report.schema, simulated=made.simulated, facts=facts
     )
@@ -63,7 +64,7 @@ def render_samples_html(report: SamplesReport) -> str:
 def _rooms(document: ReportDocument, by: Breakdown | None) -> Iterator[Html | None]:
     yield steps.strip(document) or _panel("steps", sections.steps(document))
     yield ranks.by_rank(document)
-    yield timelines.clock_under_kernels(document)
+    yield clocks.clock_under_kernels(document)
     yield _panel("job", answers.ranks(document))
     yield gpus.compared(document)
     yield gpus.classes_of(document)
@@ -132,12 +133,20 @@ def _facts(document: ReportDocument) -> Iterator[str]:
             if len(set(numbers)) > 1
             else f"step {numbers[0]}"
         )
-    yield from filter(None, (made.node, made.time))
+    yield from filter(None, (made.node, _moment(made.time)))
+
+
+def _moment(time: str) -> str:
+    """Return an RFC 3339 time to the second."""
+    return time if not time.endswith("Z") else f"{time[:10]} {time[11:19]} UTC"
 
 
 @cache
 def _asset(name: str) -> str:
-    return files("chopperd.report.html").joinpath(name).read_text(encoding="utf-8").strip()
+    """Return a file of this room without its comments' lines and indents."""
+    text = files("chopperd.report.html").joinpath(name).read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("//"))
 
 
 @cache
@@ -164,12 +173,8 @@ def _page(
         [tag("span", each) for each in facts],
         tag("span", class_="controls"),
     )
-    inside = tag(
-        "footer",
-        tag("span", "The document is inside: "),
-        tag("code", "chopperd compare a.html b.html"),
-        tag("code", 'chopperd.read_report("a.html")'),
-    )
+    inside = [tag("code", each) for each in ("chopperd compare a.html b.html", _READ)]
+    footer = [tag("span", "The document is inside:"), inside] if schema == SCHEMA else None
     return "".join(
         (
             _FRAME.format(schema=schema),
@@ -183,7 +188,7 @@ def _page(
                 mark,
                 head,
                 tag("main", body),
-                inside,
+                tag("footer", footer),
                 embedded.element(data),
                 tag("script", Html(script)),
             ),

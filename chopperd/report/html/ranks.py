@@ -3,9 +3,11 @@
 from collections import defaultdict
 from typing import Final, TypeAlias
 
+import msgspec
+
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
-from chopperd.palette import ROWS
+from chopperd.palette import CAUSES, ROWS
 from chopperd.report.build.summary import is_complete
 from chopperd.report.html import drawing
 from chopperd.report.html.drawing import Bar, svg
@@ -57,8 +59,25 @@ def by_rank(document: ReportDocument) -> Html | None:
         tag("summary", f"As a table: {of}"),
         table_of(waterfall, [Column(0, "", swatches)]),
     )
-    sub = _SUB if len(lines) > 1 else of
-    return room("ranks", title, sub, table, drawing.legend(bars, with_compute=True), details)
+    sub = _SUB if len(lines) > 1 else f"{of[:1].upper()}{of[1:]}."
+    legend = drawing.legend(bars, with_compute=True)
+    is_clocked = any(known(each.lost_ns) for each in bars)
+    return room("ranks", title, sub, table, legend, details, _keys(is_clocked=is_clocked))
+
+
+def _keys(*, is_clocked: bool) -> Html:
+    """Return what the script draws bars of other steps with: keys and words in order."""
+    rows = [*drawing.AFTER, drawing.COMPUTE]
+    data = {
+        "causes": [(key, mark.words) for key, mark in CAUSES.items()],
+        "rows": [(key, drawing.words_of(key, 1.0 if is_clocked else None)) for key in rows],
+        "least": drawing.LEAST,
+        "excess": drawing.EXCESS,
+        "physics": drawing.PHYSICS,
+        "ceiling": drawing.CEILING,
+    }
+    text = Html(msgspec.json.encode(data).decode())
+    return tag("script", text, type="application/json", id="rank-keys")
 
 
 def _ranked(document: ReportDocument) -> list[tuple[Row, Bar]]:

@@ -86,7 +86,7 @@ def table_of(section: Section, extra: Sequence[Column] = ()) -> Html:
         head = tag("thead", tag("tr", _with(names, [each.header() for each in extra], extra)))
     title, of = title_of(section)
     label = tag("caption", " ".join(filter(None, (title, of))), class_="sr")
-    inner = tag("table", label, head, tag("tbody", body))
+    inner = tag("table", label, head, tag("tbody", body), class_=None if head else "plain")
     return tag("div", inner, class_="scroll", tabindex="0", role="group", aria_label=title)
 
 
@@ -107,7 +107,11 @@ def verdict(rows: Sequence[HeadlineRow], beside: Content = None) -> Html:
     clause, *more = first.clauses or ("",)
     title, colon, details = clause.partition(": ")
     rest = [*([details] if details else []), *more]
-    heading = [tag("span", first.label, class_="what"), " ", sentence(title + colon.rstrip())]
+    heading = [
+        tag("span", first.label, class_="what"),
+        " ",
+        tag("span", sentence(title + colon.rstrip()), class_="amount"),
+    ]
     lead = tag("p", sentence(first.separator.join(rest)), class_="lead") if rest else None
     lines = [
         (tag("dt", row.label), tag("dd", [_clause(row, nth) for nth in range(len(row.clauses))]))

@@ -1,4 +1,4 @@
-"""Draw the clock of a step under what ran in it: the area above the line is the loss."""
+"""Draw the clock of critical steps under what ran: the area above the line is the loss."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,35 +11,29 @@ from chopperd.model.report_rows import ClockStats, Row
 from chopperd.palette import CAUSES, ROWS
 from chopperd.report.html import drawing
 from chopperd.report.html.drawing import svg, swatch
-from chopperd.report.html.markup import Content, Html, number, sentence, tag
+from chopperd.report.html.lanes import axis, between, boxed, lanes, others, path, spans, units
+from chopperd.report.html.markup import Html, number, sentence, tag
 from chopperd.report.html.tables import room
 from chopperd.report.text import wording as fmt
 from chopperd.report.text.wording import known
-from chopperd.units import ms_from_ns
 
 _SUB: Final = (
     "Critical device of a step. The coloured area between the line and the reference is the loss: "
     "solid what the peers do not lose, pale what they lose too."
 )
 _LANES_ONLY: Final = "Critical device of a step. Its clock is not known."
-#: Lanes, by the classes in them; other classes of compute are one lane.
-_LANES: Final[Mapping[str, tuple[str, ...]]] = {
-    "GEMM": ("gemm",),
-    "attention": ("attention",),
-    "other compute": (),
-    "communication": ("comm",),
-    "copies": ("memcpy", "memset"),
-}
-_NAMED: Final = frozenset(name for names in _LANES.values() for name in names)
-_COLOURS: Final[Mapping[str, str]] = {"communication": "lane comm", "copies": "lane copy"}
 _HEIGHT: Final = 200
 _TOP: Final = 30
-_LANE: Final = 10
 #: Lines of words nearer to each other than this, in px, are moved apart.
 _APART: Final = 13
 _COMPUTE: Final = "compute"
-#: Units that are less than a pixel.
-_UNSEEN: Final = 4
+_UNSAMPLED: Final = "compute_unsampled"
+#: Samples by what ran: the class of their points, and the words.
+_KINDS: Final = (
+    ("compute", {_COMPUTE}, "sample in compute"),
+    ("comm", {"comm"}, "sample in communication only"),
+    ("rest", {"copy", "idle"}, "sample while copying or idle"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +75,15 @@ def clock_under_kernels(document: ReportDocument) -> Html | None:
     if not pairs:
         return None
     first = max(range(len(pairs)), key=lambda nth: _own_ns(pairs[nth][1]))
-    shown = [_choice(nth, *pair, document, is_first=nth == first) for nth, pair in enumerate(pairs)]
+    shown: set[str] = set()
+    choices = [
+        _choice(nth, *pair, document, shown, is_first=nth == first)
+        for nth, pair in enumerate(pairs)
+    ]
     is_clocked = any(each.samples for each, _ in pairs)
     title = "Clock under the kernels" if is_clocked else "What ran in a step"
-    group = tag("div", shown, class_="figures", role="radiogroup", aria_label="Step")
-    return room("clock", title, _SUB if is_clocked else _LANES_ONLY, group)
+    group = tag("div", choices, class_="figures", role="radiogroup", aria_label="Step")
+    return room("clock", title, _SUB if is_clocked else _LANES_ONLY, group, _legend(shown))
 
 
 def _own_ns(row: Row) -> int:
@@ -93,18 +91,31 @@ def _own_ns(row: Row) -> int:
 
 
 def _choice(
-    nth: int, timeline: StepTimeline, row: Row, document: ReportDocument, *, is_first: bool
+    nth: int,
+    timeline: StepTimeline,
+    row: Row,
+    document: ReportDocument,
+    shown: set[str],
+    *,
+    is_first: bool,
 ) -> list[Html]:
-    """Return the button of a step and its figure, which style alone shows when it is chosen."""
+    """Return the button of a step and its figure, which style alone shows when it is chosen.
+
+    What the figure has of the legend is added to `shown`.
+    """
     identity = f"t-{nth}"
-    button = tag("input", type="radio", name="timeline", id=identity, checked=is_first)
+    step = str(timeline.step)
+    button = tag(
+        "input", type="radio", name="timeline", id=identity, checked=is_first, data_step=step
+    )
     figure = tag(
         "figure",
-        _lanes(timeline),
-        _clock(timeline, row, document) if timeline.samples else _axis(timeline),
+        lanes(timeline),
+        _clock(timeline, row, document, shown) if timeline.samples else None,
+        axis(timeline),
         tag("figcaption", sentence(_said(timeline, row)), class_="caption"),
     )
-    return [button, tag("label", f"step {timeline.step}", for_=identity), figure]
+    return [button, tag("label", f"step {step}", for_=identity), figure]
 
 
 def _said(timeline: StepTimeline, row: Row) -> str:
@@ -120,83 +131,6 @@ def _said(timeline: StepTimeline, row: Row) -> str:
     text += f", {fmt.whole(mean.mean_mhz)} MHz{interval} in compute"
     every = f", every {timeline.every}th drawn" if timeline.every > 1 else ""
     return f"{text} from {fmt.plural(mean.samples, 'sample')}{every}"
-
-
-# What ran.
-
-
-def _spans(timeline: StepTimeline, classes: Iterable[str]) -> list[tuple[int, int]]:
-    """Return the intervals of some classes as a union, begin and end in units.
-
-    Those nearer to each other than a pixel are one.
-    """
-    found: list[tuple[int, int]] = []
-    for name in classes:
-        at = 0
-        coded = timeline.lanes.get(name, ())
-        for gap, length in zip(coded[0::2], coded[1::2], strict=True):
-            found.append((at + gap, at + gap + length))
-            at += gap + length
-    merged: list[tuple[int, int]] = []
-    for begin, end in sorted(found):
-        if merged and begin - merged[-1][1] < _UNSEEN:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def _path(spans: Iterable[tuple[int, int]], y: float) -> str:
-    """Return the path along intervals, to be drawn as a thick line at a height."""
-    found, at = f"M0 {y:g}", 0
-    for begin, end in spans:
-        found += f"m{begin - at} 0h{end - begin}"
-        at = end
-    return found
-
-
-def _between(spans: Iterable[tuple[int, int]], units: int) -> list[tuple[int, int]]:
-    """Return the intervals between these, up to the end."""
-    edges = [0, *(edge for span in spans for edge in span), units]
-    pairs = zip(edges[0::2], edges[1::2], strict=True)
-    return [(begin, end) for begin, end in pairs if end > begin]
-
-
-def _units(timeline: StepTimeline) -> int:
-    return max(-(-timeline.window_ns // timeline.unit_ns), 1)
-
-
-def _boxed(timeline: StepTimeline, height: float, *content: Content) -> Html:
-    """Return shapes whose x is in units of the timeline and y in px."""
-    return tag(
-        "svg",
-        content,
-        class_="box",
-        viewBox=f"0 0 {_units(timeline)} {height:g}",
-        height=height,
-        preserveAspectRatio="none",
-    )
-
-
-def _others(timeline: StepTimeline) -> list[str]:
-    return [name for name in timeline.lanes if name not in _NAMED]
-
-
-def _lanes(timeline: StepTimeline) -> Html:
-    lines = []
-    for label, names in _LANES.items():
-        spans = _spans(timeline, names or _others(timeline))
-        if not spans:
-            continue
-        busy = sum(end - begin for begin, end in spans) / _units(timeline)
-        path = tag("path", d=_path(spans, _LANE / 2), class_=_COLOURS.get(label, "lane"))
-        said = f"{label}: {fmt.percent(busy, 0)} % of the step"
-        drawn = svg(_LANE, _boxed(timeline, _LANE, path), label=said)
-        lines += [tag("span", label), drawn]
-    return tag("div", lines, class_="lanes")
-
-
-# The clock.
 
 
 def _samples(timeline: StepTimeline) -> list[_Sample]:
@@ -227,52 +161,45 @@ def _level(row: Row, samples: Sequence[_Sample], reference_mhz: float | None) ->
     )
 
 
-def _clock(timeline: StepTimeline, row: Row, document: ReportDocument) -> Html:
+def _clock(timeline: StepTimeline, row: Row, document: ReportDocument, shown: set[str]) -> Html:
     """Return the drawing of the clock in one step."""
     samples = _samples(timeline)
-    reference_mhz = next(
-        (
-            each.reference.sm_clock_mhz
-            for each in document.devices
-            if (each.rank, each.device, each.gpu) == (row.rank, row.device, row.gpu)
-        ),
-        None,
-    )
-    level = _level(row, samples, reference_mhz)
+    level = _level(row, samples, _reference_mhz(document, row))
     computing = [each for each in samples if each.ran == _COMPUTE]
     runs = list(_runs(computing, (timeline.most_apart_ns or 0) / timeline.unit_ns))
-    compute = _spans(timeline, ("gemm", "attention", *_others(timeline)))
-    idle = tag("path", d=_path(_between(compute, _units(timeline)), _HEIGHT / 2), class_="cover")
     areas = list(_areas(runs, level)) if level.reference_mhz is not None else []
-    unsampled = _unsampled(runs, _units(timeline), level)
-    drops = [each for each in document.drops if _overlaps(each, timeline, row)]
+    unsampled = _unsampled(runs, units(timeline), level)
+    compute = spans(timeline, ("gemm", "attention", *others(timeline)))
+    idle = tag("path", d=path(between(compute, units(timeline)), _HEIGHT / 2), class_="cover")
     lines = [tag("path", d=_line(run, level), class_="line") for run in runs if len(run) > 1]
+    drops = [each for each in document.drops if _overlaps(each, timeline, row)]
+    heights = {mhz: level.y(mhz) for mhz in drawing.ticks(level.low_mhz, level.high_mhz, 7)}
     drawn = svg(
         _HEIGHT,
-        _boxed(timeline, _HEIGHT, unsampled, [shape for _, shape in areas], idle),
-        [drawing.line(0, y, 1, y, "grid") for y in (level.y(mhz) for mhz in _marks(level))],
-        _boxed(timeline, _HEIGHT, lines, list(_dots(samples, level))),
+        boxed(timeline, _HEIGHT, unsampled, [shape for _, shape in areas], idle),
+        [drawing.line(0, y, 1, y, "grid") for y in heights.values()],
+        boxed(timeline, _HEIGHT, lines, list(_dots(samples, level))),
         _words(level),
         [_drop(each, timeline) for each in drops],
         label=_said(timeline, row),
     )
-    marks = [
-        tag("text", f"{mhz:g}", x="100%", dx=-8, y=level.y(mhz) + 4, text_anchor="end")
-        for mhz in _marks(level)
-    ]
-    gutter = svg(_HEIGHT, marks, tag("text", "MHz", x="100%", dx=-8, y=12, text_anchor="end"))
-    keys = dict.fromkeys(key for key, _ in areas)
-    is_split = known(level.peers_mhz)
-    return tag(
-        "div",
-        tag("div", gutter, drawn, class_="plot clock"),
-        _axis(timeline),
-        _legend(list(keys), samples, is_split=is_split, has_gap=bool(unsampled)),
-    )
+    shown |= {key for key, _ in areas} | {each.ran for each in samples}
+    shown |= {_UNSAMPLED} if unsampled else set()
+    shown |= {"peers"} if known(level.peers_mhz) else set()
+    return tag("div", _gutter(heights), drawn, class_="plot clock")
 
 
-def _marks(level: _Level) -> list[float]:
-    return drawing.ticks(level.low_mhz, level.high_mhz, 7)
+def _reference_mhz(document: ReportDocument, row: Row) -> float | None:
+    place = row.rank, row.device, row.gpu
+    found = (e for e in document.devices if (e.rank, e.device, e.gpu) == place)
+    return next((each.reference.sm_clock_mhz for each in found), None)
+
+
+def _gutter(heights: Mapping[float, float]) -> Html:
+    """Return the scale of clocks at the left."""
+    every = [*((f"{mhz:g}", y + 4) for mhz, y in heights.items()), ("MHz", 12)]
+    words = [tag("text", text, x="100%", dx=-8, y=y, text_anchor="end") for text, y in every]
+    return svg(_HEIGHT, words)
 
 
 def _runs(samples: Sequence[_Sample], most_apart: float) -> Iterator[list[_Sample]]:
@@ -355,7 +282,7 @@ def _line(run: Sequence[_Sample], level: _Level) -> str:
 
 def _dots(samples: Sequence[_Sample], level: _Level) -> Iterator[Html]:
     """Yield the samples as points, those of each kind as one shape."""
-    for name, kinds in (("compute", {_COMPUTE}), ("comm", {"comm"}), ("rest", {"copy", "idle"})):
+    for name, kinds, _ in _KINDS:
         d = "".join(f"M{e.at:.0f} {level.y(e.mhz):.1f}h0" for e in samples if e.ran in kinds)
         if d:
             yield tag("path", d=d, class_=f"dots {name}")
@@ -409,44 +336,19 @@ def _drop(drop: TracedDrop, timeline: StepTimeline) -> list[Html]:
     ]
 
 
-def _axis(timeline: StepTimeline) -> Html:
-    window = ms_from_ns(timeline.window_ns)
-    words = [
-        drawing.text(
-            mark / window, 12, f"{mark:g}" if mark else "0 ms", anchor="middle" if mark else "start"
-        )
-        for mark in drawing.ticks(0, window, 6)
-    ]
-    return tag("div", tag("span"), svg(16, words), class_="plot clock")
-
-
-def _legend(
-    keys: Sequence[str], samples: Sequence[_Sample], *, is_split: bool, has_gap: bool
-) -> Html:
+def _legend(shown: set[str]) -> Html:
+    """Return the legend of what the figures show, and of nothing else."""
     items = []
     for key, mark in CAUSES.items():
-        solid, pale = f"f-{key}" in keys, f"p-{key}" in keys
+        solid, pale = f"f-{key}" in shown, f"p-{key}" in shown
         if solid or pale:
             both = [swatch(key)] * solid + [swatch(key, is_pale=True)] * pale
-            of = "excess, physics" if solid else "physics" if is_split else "ceiling"
-            items.append(tag("li", both, f"{mark.words}: {of}"))
-    if has_gap:
-        items.append(tag("li", swatch("compute_unsampled"), ROWS["compute_unsampled"].words))
-    kinds = {each.ran for each in samples}
-    for name, ran, words in _DOTS:
-        if ran & kinds:
-            dot = tag(
-                "svg",
-                tag("path", d="M6 6h.01", class_=f"dots {name}"),
-                class_="sw",
-                aria_hidden="true",
-            )
-            items.append(tag("li", dot, words))
+            rest = "physics" if "peers" in shown else "ceiling"
+            items.append(tag("li", both, f"{mark.words}: {'excess, physics' if solid else rest}"))
+    if _UNSAMPLED in shown:
+        items.append(tag("li", swatch(_UNSAMPLED), ROWS[_UNSAMPLED].words))
+    for name, kinds, words in _KINDS:
+        if kinds & shown:
+            dot = tag("path", d="M6 6h.01", class_=f"dots {name}")
+            items.append(tag("li", tag("svg", dot, class_="sw", aria_hidden="true"), words))
     return tag("ul", items, class_="legend")
-
-
-_DOTS: Final = (
-    ("compute", {_COMPUTE}, "sample in compute"),
-    ("comm", {"comm"}, "sample in communication only"),
-    ("rest", {"copy", "idle"}, "sample while copying or idle"),
-)
