@@ -12,7 +12,7 @@ import msgspec
 from chopperd import palette
 from chopperd.model.report import SCHEMA, Breakdown, ReportDocument
 from chopperd.model.samples import SamplesReport
-from chopperd.report.html import clocks, embedded, gpus, ranks, steps
+from chopperd.report.html import clocks, embedded, gpus, memory, ranks, steps
 from chopperd.report.html.markup import Content, Html, copied, joined, sentence, tag
 from chopperd.report.html.tables import panel, room, verdict
 from chopperd.report.text import answers, sections
@@ -72,7 +72,7 @@ def _rooms(document: ReportDocument, by: Breakdown | None) -> Iterator[Html | No
     for nth, each in enumerate(broken_down(document, by)):
         yield _panel(f"by-{nth}", each)
     yield _panel("drops", answers.drops(document))
-    yield _panel("memory", answers.memory(document))
+    yield memory.memory_of(document)
     yield _findings(document)
     yield _further(document, by)
     yield _panel("notes", sections.notes(document))

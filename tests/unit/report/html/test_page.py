@@ -29,6 +29,7 @@ from tests.unit.report.documents import (
     without_clocks,
 )
 from tests.unit.report.html.pages import flat, seen
+from tests.unit.report.traced import with_names
 
 EVERY = [eight_gpus, single_gpu, without_clocks, totals_only, host_only, host_timed]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m"
@@ -99,6 +100,18 @@ def test_hostile_names_are_words() -> None:
     assert not [key for _, each in found.elements for key in each if key.startswith("on")]
     assert "\x1b" not in page
     assert r"<img src=x onerror=alert(2)>\"'&\u001b[31m".replace('\\"', '"') in found.words
+
+
+def test_names_are_as_the_site_wants_them() -> None:
+    """Kernels, operators and layers; hashed ones begin with their class, and are all alike."""
+    kernels = [each.name for each in eight_gpus().totals[0].families]
+    for by in ("family", "operation", "layer"):
+        for names in ("hashed", "classes"):
+            page = render_html(with_names(eight_gpus(), names), by=by)
+            inside = embedded.taken_out(page.encode()).decode()
+            for text in (page, inside):
+                assert not [each for each in (*kernels, "layers.0") if each in text]
+            assert ("gemm-" in page) == (names == "hashed" and by == "family")
 
 
 @pytest.mark.parametrize("document", EVERY)
