@@ -11,9 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from chopperd.model.report import ReportDocument, without_parts
-from chopperd.model.safe_text import visible_json
 from chopperd.report.build.privacy import summed
 from chopperd.report.html.markup import Html, tag
+from chopperd.safe_text import visible_json
 
 ELEMENT: Final = "chopperd-report"
 #: A document of 64 ranks takes some 20 MB.

@@ -1,12 +1,12 @@
 """Parts of bars and areas under clocks: their lengths against sums, and areas against integrals."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopperd.model.answers import StepTimeline
 from chopperd.report.html import clocks, drawing, lanes

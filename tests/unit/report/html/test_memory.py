@@ -1,6 +1,6 @@
 """The drawing of memory: what is not known is a gap or hatched, never 0."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chopperd.model.memory import RankMemory, StepMemory
 from chopperd.report.html import memory
