@@ -56,7 +56,7 @@ _FORMS: Final[Mapping[str, DocumentForm]] = {
 }
 REPORT_MEDIA_TYPES: Final = tuple(_FORMS)
 #: A page has its style and script inside, and says itself which ones.
-_PAGE_POLICY: Final = (
+PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "frame-ancestors 'none'"
 )
@@ -171,7 +171,7 @@ def latest_report(call: Call) -> Response:
     body = call.services.render_document(document, _FORMS[media_type])
     headers = {"vary": "accept"}
     if media_type == "text/html":
-        headers["content-security-policy"] = _PAGE_POLICY
+        headers["content-security-policy"] = PAGE_POLICY
     return Response(body, media_type=media_type, headers=headers)
 
 

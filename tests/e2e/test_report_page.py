@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Dialog, Page
 
+from chopperd.api.steps import PAGE_POLICY
 from chopperd.model.answers import TracedDrop
 from chopperd.model.report import ReportDocument
 from chopperd.pipeline.reports import ReportOptions, report_files
@@ -248,6 +249,22 @@ def test_the_document_is_saved_and_commands_are_copied(browser: Browser, address
             "document.querySelector('.answers button').textContent == 'Copied'"
         )
         assert seen.complaints == []
+
+
+def test_the_agents_policy_leaves_the_page_its_style_and_script(
+    browser: Browser, document: ReportDocument
+) -> None:
+    """As `GET /api/v1/report/latest` answers, with the policy of its header."""
+    headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": PAGE_POLICY}
+    context = browser.new_context(color_scheme="light")
+    page, complaints = context.new_page(), list[str]()
+    page.on("console", lambda line: complaints.append(line.text))
+    page.route("**/*", lambda route: route.fulfill(body=render_html(document), headers=headers))
+    page.goto("http://127.0.0.1:9/api/v1/report/latest")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(245, 245, 242)"
+    assert page.get_by_role("button", name="Save JSON").is_visible()
+    assert complaints == []
+    context.close()
 
 
 def test_on_paper_there_are_no_controls(browser: Browser, address: str) -> None:

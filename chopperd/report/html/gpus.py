@@ -1,9 +1,11 @@
 """Draw GPUs against their peers, classes of kernels, holders of idle time, and the key figure."""
 
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
+from chopperd.correlate.ranks.peers import peers_of
 from chopperd.model.report import GpuLine, ReportDocument
 from chopperd.model.report_rows import ClassTotal, ClockStats
 from chopperd.palette import ROWS
@@ -18,8 +20,6 @@ from chopperd.report.text.holders import ROW_WORDS, who_held_it
 from chopperd.report.text.tables import classes
 from chopperd.report.text.wording import known
 
-#: GPUs within this share of their peers' median, or three median deviations, are alike.
-_ALIKE: Final = 0.015
 _COMM: Final = frozenset({"comm", "memcpy", "memset"})
 _EXCESS_OF: Final = "excess ms [95 %]"
 
@@ -91,7 +91,7 @@ def _clocks(document: ReportDocument, lines: Sequence[GpuLine]) -> list[Column]:
     ends = [end for each in found if each for end in (each.low_mhz, each.high_mhz) if known(end)]
     medians = [each.peers_median_mhz for each in lines if known(each.peers_median_mhz)]
     low, high = min(*means, *ends, *medians), max(*means, *ends, *medians)
-    spread = _spread(means, max(medians)) if medians else None
+    spread = _spread(document, stats)
     if spread is not None:
         low, high = min(low, spread[0]), max(high, spread[1])
     margin = (high - low) * 0.04 or 1.0
@@ -128,12 +128,24 @@ class _ScaleColumn(Column):
         return tag("td", svg(16, words), class_="bar")
 
 
-def _spread(means: Sequence[float], of_mhz: float) -> tuple[float, float]:
-    """Return the natural spread around the peers' median: 1.5 % of it, or three deviations."""
-    middle = median(means)
-    deviation = median(abs(each - middle) for each in means)
-    half = max(_ALIKE * of_mhz, 3 * deviation)
-    return of_mhz - half, of_mhz + half
+def _spread(
+    document: ReportDocument, stats: Mapping[tuple[int | None, int | None], ClockStats]
+) -> tuple[float, float] | None:
+    """Return how far equal GPUs lie around their median; None for fewer than four of one model."""
+    lines = document.summary.gpus if document.summary is not None else ()
+    means = np.array([each.mean_mhz if known(each.mean_mhz) else np.nan for each in lines])
+    halves = np.array([_half_mhz(stats.get((each.rank, each.device))) for each in lines])
+    peers = peers_of(means, halves)
+    if peers is None or len({each.name for each in document.devices}) > 1:
+        return None
+    half_mhz = peers.margin_ratio * peers.reference_mhz
+    return peers.reference_mhz - half_mhz, peers.reference_mhz + half_mhz
+
+
+def _half_mhz(of: ClockStats | None) -> float:
+    if of is None or not known(of.low_mhz) or not known(of.high_mhz):
+        return np.nan
+    return (of.high_mhz - of.low_mhz) / 2
 
 
 def _clock(

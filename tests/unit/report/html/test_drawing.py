@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopperd.model.answers import StepTimeline
-from chopperd.report.html import clocks, drawing, lanes
+from chopperd.report.html import clocks, drawing, gpus, lanes
 from chopperd.report.html.markup import Html, joined, number, tag
 from tests.unit.report.documents import eight_gpus, without_clocks
+from tests.unit.report.traced import document, node
 
 _CLOCKS = st.lists(st.integers(1200, 2100), min_size=2, max_size=12)
 
@@ -156,3 +157,24 @@ def test_lanes_are_the_intervals_of_their_classes() -> None:
     drawn = lanes.lanes(timeline)
     assert "GEMM: 10 % of the step" in drawn
     assert "communication" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("clocks_mhz", "expected"),
+    [
+        ([1000.0, 1000.0, 1800.0, 1800.0], (1773.0, 1827.0)),  # the upper of two groups, 1.5 %
+        ([1500.0, 1500.0, 1500.0, 1500.0], (1477.5, 1522.5)),
+        ([1500.0, 1500.0, 1500.0], None),
+    ],
+)
+def test_the_spread_of_equal_gpus_is_that_by_which_gpus_are_named(
+    clocks_mhz: list[float], expected: tuple[float, float] | None
+) -> None:
+    found = document(*node(clocks_mhz))
+    stats = {
+        (row.rank, row.device): row.clock.compute
+        for row in found.totals
+        if row.clock is not None and row.clock.compute is not None
+    }
+    spread = gpus._spread(found, stats)
+    assert spread == (None if expected is None else pytest.approx(expected))
