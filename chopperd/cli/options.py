@@ -220,7 +220,7 @@ def report_options(
         if (why := why_no_pattern(step_marker)) is not None:
             raise ConfigError([f"--step-marker: {step_marker!r} {why}"])
         options = replace(options, step_marker=step_marker)
-    join = replace(options.join, reference_mhz=reference_mhz)
+    join = replace(options.join, reference_mhz=reference_mhz, drawn_step=step)
     if device_map is not None:
         join = replace(join, device_map=device_map_of(device_map, "--device-map"))
     selection = StepSelection(step=step, last=last)

@@ -57,6 +57,7 @@ class JoinOptions(Struct, frozen=True, kw_only=True):
     limit_mhz: float | None = None  # a standing limit (locked clock); None takes the driver's
     # For devices that no other rule maps: the GPU that fits by its samples, or None and why.
     by_signal: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)
+    drawn_step: int | None = None  # the step whose timeline is wanted first of all
 
 
 class ClockedDevice(Struct, frozen=True, kw_only=True):

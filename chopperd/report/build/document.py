@@ -97,7 +97,7 @@ def build_document(
         host=tuple(report.host for report in reports if report.host is not None),
         ranks=ranks.summary(steps),
         memory=tuple(each for report in reports for each in report.memory),
-        timeline=document_timelines(timelines, (each.row for each in steps), drops),
+        timeline=document_timelines(timelines, (e.row for e in steps), drops, selection.step),
     )
     document = replace(document, findings=findings_of(document, in_agent=in_agent))
     return with_selection(document, selection)

@@ -32,17 +32,22 @@ T = TypeVar("T")
 
 
 def chosen(
-    steps: Sequence[T], work_ns: Callable[[T], int], is_near_drop: Callable[[T], bool]
+    steps: Sequence[T],
+    work_ns: Callable[[T], int],
+    is_near_drop: Callable[[T], bool],
+    is_wanted: Callable[[T], bool] = lambda _: False,
 ) -> list[T]:
     """Return at most 12 of some steps in their order: the longest, the median, those near drops.
 
-    What room is left has the next longest ones.
+    Those that are wanted come before all, and what room is left has the next longest ones.
     """
-    longest = sorted(range(len(steps)), key=lambda nth: -work_ns(steps[nth]))
-    near = [nth for nth in range(len(steps)) if is_near_drop(steps[nth])]
+    places = range(len(steps))
+    longest = sorted(places, key=lambda nth: -work_ns(steps[nth]))
+    wanted = [nth for nth in places if is_wanted(steps[nth])]
+    near = [nth for nth in places if is_near_drop(steps[nth])]
     first = [longest[0], longest[len(longest) // 2]] if longest else []
-    places = list(dict.fromkeys((*first, *near, *longest)))[:MOST_TIMELINES]
-    return [steps[nth] for nth in sorted(places)]
+    found = list(dict.fromkeys((*wanted, *first, *near, *longest)))[:MOST_TIMELINES]
+    return [steps[nth] for nth in sorted(found)]
 
 
 def near_drops(drops: Iterable[TracedDrop], row: Row) -> bool:
@@ -63,7 +68,12 @@ def own_work_ns(row: Row) -> int:
 
 
 def device_timelines(
-    clocked: ClockedDevice, rows: Sequence[Row], drops: Sequence[TracedDrop], *, with_samples: bool
+    clocked: ClockedDevice,
+    rows: Sequence[Row],
+    drops: Sequence[TracedDrop],
+    *,
+    wanted: int | None,
+    with_samples: bool,
 ) -> tuple[StepTimeline, ...]:
     """Return the steps of a device that may be drawn; `rows` has one for each of its windows."""
     device = clocked.joined.timeline
@@ -73,7 +83,10 @@ def device_timelines(
         if not row.partial and not row.tail and window.end_ns > window.start_ns
     ]
     found = chosen(
-        pairs, lambda each: own_work_ns(each[0]), lambda each: near_drops(drops, each[0])
+        pairs,
+        lambda each: own_work_ns(each[0]),
+        lambda each: near_drops(drops, each[0]),
+        lambda each: each[0].step == wanted,
     )
     samples = clocked.samples if with_samples else None
     return tuple(
@@ -87,13 +100,19 @@ def without_samples(of: StepTimeline) -> StepTimeline:
 
 
 def document_timelines(
-    found: Iterable[StepTimeline], steps: Iterable[Row], drops: Sequence[TracedDrop]
+    found: Iterable[StepTimeline],
+    steps: Iterable[Row],
+    drops: Sequence[TracedDrop],
+    wanted: int | None,
 ) -> tuple[StepTimeline, ...]:
-    """Return those of critical devices, at most 12."""
+    """Return those of critical devices, at most 12; `wanted` is a step that is among them."""
     critical = {_key(row): row for row in steps if row.is_critical}
     pairs = [(each, critical[_key(each)]) for each in found if _key(each) in critical]
     shown = chosen(
-        pairs, lambda each: own_work_ns(each[1]), lambda each: near_drops(drops, each[1])
+        pairs,
+        lambda each: own_work_ns(each[1]),
+        lambda each: near_drops(drops, each[1]),
+        lambda each: each[0].step == wanted,
     )
     return tuple(sorted((each for each, _ in shown), key=lambda each: each.step))
 

@@ -164,6 +164,7 @@ def report_trace(
                 one,
                 [draft.row for draft in steps],
                 drops,
+                wanted=options.drawn_step,
                 with_samples=not (stepped or _untrue(one)),
             )
         ),

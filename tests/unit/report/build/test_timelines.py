@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from chopperd.model.answers import StepTimeline
 from chopperd.report.build import timelines
+from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.document import StepSelection, with_selection
 from tests.unit.report.traced import MS, STEP_MS, Job, document, reported, sample_set, sampled
 
@@ -70,6 +71,15 @@ def test_the_longest_the_median_and_those_near_drops_are_chosen(
 ) -> None:
     found = timelines.chosen(range(len(work)), work.__getitem__, near.__contains__)
     assert list(found) == list(expected)
+
+
+def test_the_step_that_is_asked_for_is_drawn() -> None:
+    """Of 39 equal steps the first 11 and the median are chosen; step 30 where it is asked for."""
+    job = Job(steps=range(1, 41))
+    for wanted in (None, 30):
+        options, selection = JoinOptions(drawn_step=wanted), StepSelection(step=wanted)
+        found = document([job], None, options, selection).timeline
+        assert [each.step for each in found] == ([*range(1, 12), 20] if wanted is None else [30])
 
 
 def test_only_critical_devices_are_in_the_document() -> None:
