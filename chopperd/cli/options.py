@@ -57,7 +57,9 @@ _FORMATS, _COMPARE_FORMATS, _LIST_FORMATS, _BREAKDOWNS, _LOG_LEVELS = (
 traces = click.argument(
     "traces", nargs=-1, type=PATH, metavar="[TRACE]...", help="Kineto traces; default: the agent's."
 )
-trace = click.argument("trace", type=PATH, metavar="TRACE", help="A Kineto trace.")
+ranks_traces = click.argument(
+    "traces", nargs=-1, required=True, type=PATH, metavar="TRACE...", help="Kineto traces of a job."
+)
 compared = click.argument(
     "files",
     nargs=-1,
@@ -158,7 +160,13 @@ trace_folder = click.option(
 )
 output = click.option("-o", "--output", type=PATH, help="File to save the samples in.")
 copy_to = click.option(
-    "-o", "--output", type=PATH, required=True, help="File to write; .gz compresses."
+    "-o",
+    "--output",
+    type=PATH,
+    help="File to write; .gz compresses. Default: TRACE's name with .clocks, in this folder.",
+)
+opens = click.option(
+    "--open", "opens", is_flag=True, help="Serve the file once, to the Perfetto UI in a browser."
 )
 report_to = click.option(
     "-o",

@@ -269,41 +269,60 @@ def _document(
 
 
 @options.documented(
-    "chopperd annotate trace.json.gz -o clocks.json.gz",
+    "chopperd annotate rank*.json.gz --open",
     "chopperd annotate trace.json -o clocks.json --samples samples.csv",
 )
-@options.trace
+@options.ranks_traces
 @options.copy_to
+@options.opens
 @options.samples
 @options.device_map
 @options.reference
 @options.zone
 @options.config_path
 def annotate(
-    trace: Path,
-    output: Path,
+    traces: tuple[Path, ...],
+    output: Path | None,
+    opens: bool,
     samples: Path | None,
     device_map: str | None,
     reference_mhz: float | None,
     tz: str | None,
     config: Path | None,
 ) -> None:
-    """Write a copy of TRACE with counter tracks: clock, power, temperature, causes, loss."""
+    """Write TRACEs into one file with counter tracks: clock, power, temperature, causes, loss."""
     settings = load_config(config or DEFAULT_PATH)
     how = report_options(settings, device_map=device_map, reference_mhz=reference_mhz)
     clocks = samples_to_join(settings, samples, parsed_zone(tz))
-    from chopperd.pipeline.annotation import annotate_file
+    from chopperd.pipeline.annotation import annotate_file, annotate_ranks
 
+    output = output or _annotated_name(traces)
     with reading_progress(sys.stderr) as progress:
-        done = annotate_file(trace, output, samples=clocks, options=how, progress=progress)
-    complain(*(f"{trace}: {remark}" for remark in done.remarks))
+        if len(traces) == 1:
+            (trace,) = traces
+            done = annotate_file(trace, output, samples=clocks, options=how, progress=progress)
+        else:
+            done = annotate_ranks(traces, output, samples=clocks, options=how, progress=progress)
+    complain(*(f"{traces[0] if len(traces) == 1 else output}: {each}" for each in done.remarks))
     if how.names != "full":
         complain(
-            f"{output} has the full names of kernels and modules, like the trace:"
+            f"{output} has the full names of kernels and modules, like its traces:"
             f" privacy.names = {how.names!r} applies to reports only"
         )
-    gpus = ", ".join(f"device {device} is GPU {gpu}" for device, gpu in done.gpus.items())
+    gpus = ", ".join(f"{device} is GPU {gpu}" for device, gpu in done.gpus.items())
     write(f"{output}: {done.event_count} counter events ({gpus}); open it in ui.perfetto.dev\n")
+    if opens:
+        from chopperd.cli.perfetto import show_in_perfetto
+
+        show_in_perfetto(output, write)
+
+
+def _annotated_name(traces: Sequence[Path]) -> Path:
+    """Return the default name in the working folder: `rank0.clocks.json.gz`, of several `ranks`."""
+    name = traces[0].name if len(traces) == 1 else "ranks"
+    for suffix in (".gz", ".json"):
+        name = name.removesuffix(suffix)
+    return Path(f"{name}.clocks.json.gz")
 
 
 def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

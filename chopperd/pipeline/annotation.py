@@ -1,13 +1,12 @@
-"""Write a copy of a trace file with counters of its GPUs added."""
+"""Write a copy of a trace, or of those of several ranks, with counters of their GPUs added."""
 
-import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import BinaryIO, Final, Protocol, cast
 
-from isal import igzip
+import msgspec
+from isal import isal_zlib
 from msgspec import Struct
 
 from chopperd.errors import ConfigError, TimebaseError, TraceError, TraceFormatError
@@ -22,216 +21,21 @@ from chopperd.report.forms.counter_tracks import (
     counter_tracks,
 )
 from chopperd.store.disk import PRIVATE, replaced_file
-from chopperd.traces.native.scanner import Scanner, ScannerLibrary, TextBuffer, scanner_library
-from chopperd.traces.read.document import find_opening
-from chopperd.traces.read.json_text import (
-    ANY_VALUE,
-    EVENT_BORDER,
-    Refusal,
-    Scalar,
-    first_value,
-    is_json,
-    scalar,
-)
-from chopperd.traces.read.rows import integer
+from chopperd.traces.native.scanner import scanner_library
+from chopperd.traces.read.annotate import Annotator, device_pids
+from chopperd.traces.read.document import BASE_TIME, RANKS
+from chopperd.traces.read.merge import RankEvents
 from chopperd.traces.read.source import TraceSource
 from chopperd.units import NS_PER_S
 
-Pids: TypeAlias = Mapping[int, Scalar]
-
-_CATEGORIES: Final = ("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
-_RECORDS_TRIED: Final = 64
-"""Records of a kind that are read in each piece of text."""
-_EVENT_BYTES: Final = 16 * 1024
-"""Longer records are skipped."""
-_BETWEEN: Final = b",\n"
-_BLANK: Final = b" \t\r\n"
-_SEPARATORS: Final = _BLANK + b","
-_HELD_BYTES: Final = 1 << 21
-
-
-class Annotator:
-    """Inserts events, JSON objects, into the text of one trace, a piece at a time.
-
-    `opened`: whether the event array was found. `dropped_bytes`: how much of the end of a cut file
-    is omitted; known after `finish`. `closes`: the scanner if the file was cut off, to find its
-    last whole event; the text is closed after it.
-    """
-
-    def __init__(self, events: Iterable[bytes], *, closes: ScannerLibrary | None) -> None:
-        self.opened = False
-        self.dropped_bytes = 0
-        self._events = events
-        self._text = b""
-        self._bare = False
-        self._begun = False
-        self._has_inserted = False
-        self._end = None if closes is None else _CutEnd(closes)
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take the next text; yield what can be written by now."""
-        if self._begun:
-            yield from self._rest(data)
-            return
-        self._text += data
-        if not self.opened:
-            yield from self._open()
-        if self.opened and self._text.strip(_BLANK):
-            yield from self._begin()
-
-    def finish(self) -> Iterator[bytes]:
-        """Yield the rest, when the text has ended; set `dropped_bytes`."""
-        if self._end is None:
-            yield self._text
-            return
-        end = self._end
-        keep, closing = end.closing(bare=self._bare)
-        self.dropped_bytes = len(end.held[keep:].strip(_SEPARATORS))
-        if keep:
-            yield end.comma
-        yield end.held[:keep]
-        yield closing
-
-    def _open(self) -> Iterator[bytes]:
-        """Yield the text up to the array's bracket, and the events, as soon as the array opens."""
-        opening = find_opening(self._text)
-        if opening is None:
-            return
-        self.opened, self._bare = True, not opening.head
-        yield self._text[: opening.position]
-        self._text = self._text[opening.position :]
-        between = b"\n"
-        for event in self._events:
-            yield between + event
-            between, self._has_inserted = _BETWEEN, True
-
-    def _begin(self) -> Iterator[bytes]:
-        """Yield the comma before the file's own events, where it has any, and the first of them."""
-        text, self._text, self._begun = self._text, b"", True
-        has_events = text.lstrip(_BLANK)[:1] not in b"],"
-        comma = b"," if has_events and self._has_inserted else b""
-        if self._end is None:
-            yield comma
-        else:
-            self._end.comma = comma
-        yield from self._rest(text)
-
-    def _rest(self, data: bytes) -> Iterator[bytes]:
-        if self._end is None:
-            yield data
-        else:
-            yield from self._end.feed(data)
-
-
-class _CutEnd:
-    """Holds back the end of a file that was cut, until its last whole event is known.
-
-    `held`: text not yet returned; it starts between two events. `comma`: separates the inserted
-    events from the first of the file.
-    """
-
-    def __init__(self, library: ScannerLibrary) -> None:
-        self._scanner = Scanner(library)
-        self.held = b""
-        self.comma = b""
-        self._ended = False
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take the next text; yield what is certainly no part of a cut event."""
-        self.held += data
-        if len(self.held) <= _HELD_BYTES or self._ended:
-            return
-        end, self._ended = self._whole(final=False)
-        if end and not self._ended:
-            yield self.comma
-            yield self.held[:end]
-            self.comma, self.held = b"", self.held[end:]
-
-    def closing(self, *, bare: bool) -> tuple[int, bytes]:
-        """Return how many held bytes are retained, and the brackets that close the document."""
-        end, ended = self._whole(final=True)
-        if not ended:
-            whole = len(self.held[:end].rstrip(_SEPARATORS))
-            return whole, b"\n]" if bare else b"\n]}"
-        if bare:
-            return end, b""
-        whole, closing = _closed_keys(self.held[end:])
-        return end + whole, closing
-
-    def _whole(self, *, final: bool) -> tuple[int, bool]:
-        """Return where the held text's last whole event ends, and whether the array ends there."""
-        stop = self._scanner.scan(TextBuffer(self.held), final=final)
-        self._scanner.take()
-        return stop.consumed, stop.ended
-
-
-def _closed_keys(keys: bytes) -> tuple[int, bytes]:
-    """Return how many bytes after the array are retained, and the bracket that they may need."""
-    opened = b'{"":[]'
-    if is_json(opened + keys):
-        return len(keys), b""
-    commas = [comma.start() for comma in re.finditer(rb",", keys)]
-    ends = (len(keys), *reversed(commas))
-    whole = next((end for end in ends if is_json(opened + keys[:end] + b"}")), 0)
-    return whole, b"}"
-
-
-def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:
-    """Find the `pid` of each device's records, as the file writes it; else the device's number.
-
-    Kineto writes the number itself; a file that another tool wrote may have a text. Only as much of
-    the file is read as it takes.
-    """
-    wanted = set(devices)
-    found: dict[int, Scalar] = {}
-    for text in chunks:
-        for event in _records(text):
-            device = _device(event)
-            pid = scalar(event.get("pid"))
-            if device in wanted and pid is not None:
-                found.setdefault(device, pid)
-        if found.keys() >= wanted:
-            break
-    return {device: found.get(device, device) for device in wanted}
-
-
-def _records(text: bytes) -> Iterator[Mapping[str, object]]:
-    for category in _CATEGORIES:
-        word = f'"{category}"'.encode()
-        position = text.find(word)
-        for _ in range(_RECORDS_TRIED):
-            if position < 0:
-                break
-            event = _event_around(text, position)
-            if event is not None and event.get("cat") == category:
-                yield event
-            position = text.find(word, position + len(word))
-
-
-def _event_around(text: bytes, position: int) -> Mapping[str, object] | None:
-    """Return the event that holds a position; None if there is none or it exceeds the text."""
-    begin = max(position - _EVENT_BYTES, 0)
-    starts = [border.end() for border in EVENT_BORDER.finditer(text, begin, position)]
-    found = first_value(ANY_VALUE, memoryview(text)[starts[-1] :]) if starts else None
-    if found is None or isinstance(found, Refusal):
-        return None
-    event = found[0]
-    return event if isinstance(event, dict) and event.get("ph") == "X" else None
-
-
-def _device(event: Mapping[str, object]) -> int:
-    args = event.get("args")
-    device = scalar(args.get("device")) if isinstance(args, dict) else None
-    return integer(scalar(event.get("pid")) if device is None else device)
-
-
+_GZIP_WINDOW_BITS: Final = 31
 _GZIP_LEVEL: Final = 1
 
 
 class Annotated(Struct, frozen=True, kw_only=True):
     """What was added to a trace."""
 
-    gpus: dict[int, str]  # labels of the GPUs with tracks, by trace device
+    gpus: dict[str, str]  # labels of the GPUs with tracks, by trace device ("device 0")
     event_count: int  # counter events
     remarks: tuple[str, ...]  # for people: devices without tracks, damage that remains
 
@@ -241,6 +45,7 @@ class _Counters(Struct, frozen=True, kw_only=True):
 
     tracks: dict[int, tuple[CounterTrack, ...]]
     gpus: dict[int, str]
+    title: str  # "rank 3", or the name of the file
     base_ns: int
     sha256: str
     cut: bool
@@ -286,24 +91,96 @@ def annotate_file(
         )
     )
     closes = scanner_library() if counters.cut else None
-    annotator = Annotator(events, closes=closes)
+    annotator, sink = Annotator(events, closes=closes), _sink(out)
     with (
         replaced_file(out, mode=PRIVATE) as file,
         TraceSource(trace, options.limits, progress) as source,
     ):
-        packed = igzip.open if out.suffix == ".gz" else lambda plain, *_: nullcontext(plain)
-        with packed(file, "wb", _GZIP_LEVEL) as sink:
-            for data in source.chunks():
-                sink.writelines(annotator.feed(data))
-            sink.writelines(annotator.finish())
-        if source.sha256 != counters.sha256:
-            message = f"{trace} changed while it was read; annotate it when it is finished"
-            raise TraceFormatError(message, path=str(trace))
+        for data in source.chunks():
+            _write(file, sink, annotator.feed(data))
+        _write(file, sink, annotator.finish())
+        if sink is not None:
+            file.write(sink.flush())
+        _check_same(source, counters, trace)
     remarks = counters.remarks
     if counters.cut:
         closed = f"its last {annotator.dropped_bytes} bytes are left out and the file is closed"
         remarks += (f"the trace breaks off: {closed}",)
-    return Annotated(gpus=counters.gpus, event_count=len(counters), remarks=remarks)
+    gpus = {f"device {device}": gpu for device, gpu in counters.gpus.items()}
+    return Annotated(gpus=gpus, event_count=len(counters), remarks=remarks)
+
+
+def annotate_ranks(
+    traces: Sequence[Path],
+    out: Path,
+    *,
+    samples: Samples,
+    options: ReportOptions,
+    progress: Progress | None = None,
+) -> Annotated:
+    """Write the traces of several ranks into one file, each with counter tracks as its own copy.
+
+    Processes are numbered anew and named after their rank, and times count from the first base.
+
+    Raises:
+        TraceFormatError: A trace is damaged or breaks off.
+        ConfigError, TimebaseError, TraceError, StoreError: As for `annotate_file`.
+    """
+    for trace in traces:
+        _check_out(trace, out)
+    found = [_counters(join_input(path, samples, options, progress), options) for path in traces]
+    if len({each.sha256 for each in found}) < len(found):
+        raise ConfigError(["the same trace is named twice"])
+    base_ns, sink = min(each.base_ns for each in found), _sink(out)
+    head: dict[str, object] = {"schemaVersion": 1, "displayTimeUnit": "ms"}
+    opening = msgspec.json.encode(head | {BASE_TIME: base_ns, RANKS: len(found)})[:-1]
+    with replaced_file(out, mode=PRIVATE) as file:
+        _write(file, sink, iter([opening + b',"traceEvents":[\n']))
+        between = b""
+        for nth, (path, counters) in enumerate(zip(traces, found, strict=True)):
+            rank = RankEvents(
+                counters.title,
+                nth=nth,
+                ranks=len(found),
+                shift_ns=counters.base_ns - base_ns,
+                block_bytes=options.limits.block_bytes,
+                longest_bytes=options.limits.element_bytes,
+                path=str(path),
+            )
+            for event in _rank_events(path, counters, rank, base_ns, options):
+                _write(file, sink, iter([between + event]))
+                between = b",\n"
+        _write(file, sink, iter([b"\n]}\n"]))
+        if sink is not None:
+            file.write(sink.flush())
+    return Annotated(
+        gpus={f"{each.title} device {d}": gpu for each in found for d, gpu in each.gpus.items()},
+        event_count=sum(map(len, found)),
+        remarks=tuple(f"{each.title}: {remark}" for each in found for remark in each.remarks),
+    )
+
+
+def _rank_events(
+    path: Path, counters: _Counters, rank: RankEvents, base_ns: int, options: ReportOptions
+) -> Iterator[bytes]:
+    """Yield the counters of a rank and the events of its trace, as they stand in the one file."""
+    with TraceSource(path, options.limits) as source:
+        pids = dict(device_pids(source.chunks(), counters.tracks))
+    for device, tracks in counters.tracks.items():
+        pid = rank.number(msgspec.json.encode(pids[device]))
+        for track in tracks:
+            yield from counter_events(track, pid=pid, base_ns=base_ns, simulated=counters.simulated)
+    with TraceSource(path, options.limits) as source:
+        for data in source.chunks():
+            yield from rank.feed(data)
+        yield from rank.finish()
+        _check_same(source, counters, path)
+
+
+def _check_same(source: TraceSource, counters: _Counters, path: Path) -> None:
+    if source.sha256 != counters.sha256:
+        message = f"{path} changed while it was read; annotate it when it is finished"
+        raise TraceFormatError(message, path=str(path))
 
 
 def _check_out(trace: Path, out: Path) -> None:
@@ -335,12 +212,18 @@ def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
     return _Counters(
         tracks={device: those for device, those in tracks.items() if those},
         gpus={d: one.samples.gpu.gpu for d, one in clocked.items() if tracks[d] and one.samples},
+        title=_title(trace),
         base_ns=trace.meta.base_time_unix_ns or 0,
         sha256=trace.meta.sha256,
         cut=trace.damage.truncated or trace.damage.unclosed,
         simulated=samples.simulated or trace.meta.simulated,
         remarks=(*_trackless(clocked, tracks), *(damaged if number else ())),
     )
+
+
+def _title(trace: Trace) -> str:
+    rank = trace.meta.rank
+    return Path(trace.meta.path).name if rank is None else f"rank {rank}"
 
 
 def _check_trace(trace: Trace, timeline: Timeline) -> None:
@@ -394,3 +277,21 @@ def _trackless(
             yield f"device {device}: its GPU is unknown; pass --device-map"
         else:
             yield f"device {device}: no clock samples of GPU {one.samples.gpu.gpu} in its time"
+
+
+class _Sink(Protocol):
+    """Output stream that compresses its data."""
+
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+def _write(file: BinaryIO, sink: _Sink | None, pieces: Iterator[bytes]) -> None:
+    for piece in pieces:
+        file.write(sink.compress(piece) if sink is not None else piece)
+
+
+def _sink(path: Path) -> _Sink | None:
+    gzip = isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW_BITS)
+    return cast("_Sink", gzip) if path.suffix == ".gz" else None

@@ -22,12 +22,14 @@ _PIECE_BYTES: Final = 1 << 20
 _BEFORE: Final = b'{"":[]'
 """Put before the keys that follow a list, it makes them a document."""
 BASE_TIME: Final = "baseTimeNanoseconds"
+RANKS: Final = "chopperd_ranks"
+"""In a file for viewers that holds the traces of so many ranks (`merge`)."""
 ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
 CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})
 
 _KEYS: Final = (
     *(BASE_TIME, "deviceProperties", "distributedInfo", "trace_id", "host_name", "HOSTNAME"),
-    *("chopperd_devices", "chopperd_job", "chopperd_run", "chopperd_simulated"),
+    *("chopperd_devices", "chopperd_job", "chopperd_run", "chopperd_simulated", RANKS),
     *sorted(ROCM_KEYS | CUDA_KEYS),
 )
 _TEXTS: Final = msgspec.json.Decoder(

@@ -204,7 +204,7 @@ class DecodedArray(EventArray):
     def _read_pending(self) -> None:
         """Decode up to the last border of two events; wait for far more text if none is right."""
         text = self._pending.text()
-        for end, start in islice(_cuts(text), _CUTS_TRIED):
+        for end, start in islice(cuts(text), _CUTS_TRIED):
             found = self._decoded(b"".join((b"[", memoryview(text)[:end], b"]")))
             if found is None:
                 self._pending.drop(start)
@@ -232,7 +232,7 @@ class DecodedArray(EventArray):
         return None
 
 
-def _cuts(data: bytes) -> Iterator[tuple[int, int]]:
+def cuts(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield where an element seems to end and the next to start, last first, in growing windows."""
     stop, window = len(data), _FIRST_SEARCH_BYTES
     while stop > 0:

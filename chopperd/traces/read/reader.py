@@ -12,6 +12,7 @@ from chopperd.traces.correlation_ids import merged_devices
 from chopperd.traces.read import meta
 from chopperd.traces.read.assemble import assemble
 from chopperd.traces.read.document import (
+    RANKS,
     Texts,
     document_texts,
     find_opening,
@@ -38,6 +39,7 @@ _DAMAGED: Final = (
     "is damaged or cut off, and this installation has no native scanner, which alone reads such "
     "files: install chopperd from a wheel, or reinstall it where a C compiler is"
 )
+_SEVERAL_RANKS: Final = "is of several ranks in one file, for viewers; give each rank's own file"
 _FIRST_BYTES: Final = 4096
 """Read to decide whether a text may be JSON, unless all of them are blanks."""
 
@@ -142,6 +144,8 @@ class _Document:
         keys = meta.read_keys(self._head or b"", self._events.tail, self._texts)
         if isinstance(self._events, DecodedArray) and not (keys.closed and keys.readable):
             raise DamagedTextError
+        if RANKS in keys.values:
+            raise self._source.error(_SEVERAL_RANKS)
         self._trailing = trailing_events(self._events.tail or b"", native=self._native)
         self._check_processes()
         about = meta.trace_meta(

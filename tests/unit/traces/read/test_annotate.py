@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.pipeline.annotation import Annotator
 from chopperd.traces.native.scanner import scanner_library
+from chopperd.traces.read.annotate import Annotator
 from tests.layouts import (
     LAYOUTS,
     Event,

@@ -1,6 +1,6 @@
 import pytest
 
-from chopperd.pipeline.annotation import device_pids
+from chopperd.traces.read.annotate import device_pids
 from tests.layouts import LAYOUTS, Event, Layout, complete_event, native
 
 
