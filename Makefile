@@ -14,7 +14,7 @@ PARTS := e2e integration-sampling integration-reports e2e-agent integration-agen
   integration-traces integration-rest
 
 .PHONY: demo check lint unit-covered unit-rest test integration $(PARTS) golden compat bench fuzz format \
-  schema dashboards reference docs wheels compiler prometheus systemd chromium clean
+  schema dashboards reference docs pictures wheels compiler prometheus systemd chromium clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -140,6 +140,10 @@ $(PARTS): $(READY_TEST)
 	$(PYTEST) $(WHAT)
 
 integration: $(filter integration-%,$(PARTS))
+
+# Pictures of the live page and of an HTML report, of a real demo in a real browser: two minutes.
+pictures: $(VENV)/.ready-native chromium
+	$(PY) -m tests.pictures
 
 # Whether everything that users, scripts and stores see is what tests/golden/expected.json holds, as
 # after a refactoring. `python -m tests.golden --record` writes that file again.

@@ -47,8 +47,9 @@ class Staying:
         return json.loads(self.fetched("API"))
 
 
-def staying(chopperd: Chopperd) -> Staying:
-    process = chopperd.start(*STAY)
+def staying(chopperd: Chopperd, *more: str) -> Staying:
+    """Start a demo and wait for its report; `more` are options of the command."""
+    process = chopperd.start(*STAY, *more)
     assert process.stdout is not None
     lines: list[str] = []
     for line in process.stdout:
