@@ -23,7 +23,7 @@ MOST_BYTES: Final = 150_000
 SECONDS: Final = "4"
 FULL_MS: Final = 75_000
 SLOW_MS: Final = 120_000
-QUALITY: Final = 82
+QUALITY: Final = 74
 SCHEMES: Final[tuple[tuple[str, int, Literal["light", "dark"]], ...]] = (
     ("live-page", 1440, "light"),
     ("live-page-phone", 390, "dark"),
@@ -56,6 +56,7 @@ def live_page(browser: Browser, address: str) -> None:
             page.wait_for_selector("section[aria-label^='Clock drops'] td", timeout=SLOW_MS)
             page.click("text=1 min")
             page.wait_for_timeout(FULL_MS if width > 1000 else 15_000)
+            page.wait_for_selector("text=Have the cooling of GPU 5 checked", timeout=SLOW_MS)
             take(page, name)
 
 

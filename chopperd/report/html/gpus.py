@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.ranks.peers import peers_of
+from chopperd.correlate.ranks.comparing import peers_of
 from chopperd.model.report import GpuLine, ReportDocument
 from chopperd.model.report_rows import ClassTotal, ClockStats
 from chopperd.palette import ROWS

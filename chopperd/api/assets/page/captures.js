@@ -74,8 +74,8 @@ export function steps(agent) {
   const newest = rows.slice(0, NEWEST);
   const rest = rows.slice(NEWEST);
   return [
-    strip([...rows].reverse()), stepLegend(rows), stepTable("Newest captured steps", newest, agent),
-    rest.length ? h("details", { key: "rest" }, h("summary", null, plural(rest.length, "earlier step")), stepTable("Earlier captured steps", rest, agent)) : null,
+    strip([...rows].reverse()), stepLegend(rows), stepTable("Newest captured steps", newest),
+    rest.length ? h("details", { key: "rest" }, h("summary", null, plural(rest.length, "earlier step")), stepTable("Earlier captured steps", rest)) : null,
   ];
 }
 
@@ -113,8 +113,8 @@ function stepLegend(rows) {
     ...named.sort((a, b) => place(a) - place(b)).map((name) => (name === "pale" ? light : [paint(name), words(name)]))));
 }
 
-function stepTable(caption, rows, agent) {
-  const columns = [["step"], ["GPU"], ["where it went"], ["ms", "num"], ["MHz in compute", "num wide"], ["at most, ms", "num wide"], ["excess, ms", "num"], ["", "num wide"]];
+function stepTable(caption, rows) {
+  const columns = [["step"], ["GPU"], ["where it went"], ["ms", "num"], ["MHz in compute", "num wide"], ["at most, ms", "num wide"], ["excess, ms", "num"]];
   return h("div", { class: "scroll", key: caption }, table(caption, columns, rows.map((row) => {
     const { compute } = row.clock ?? {};
     const { lost_ns: lost, excess_ns: excess, excess_low_ns: low, excess_high_ns: high } = row.dvfs ?? {};
@@ -123,7 +123,7 @@ function stepTable(caption, rows, agent) {
       cells: [
         `${row.step}${row.partial ? " (partial)" : ""}`, row.gpu ?? UNKNOWN, stepBar(row), ms(row.window_ns),
         h("td", { key: 4, class: "num wide" }, whole(compute?.mean_mhz), ci(interval(compute?.low_mhz, compute?.high_mhz, whole))), ms(lost),
-        h("td", { key: 6, class: "num" }, ms(excess), ci(interval(low, high, ms))), reports(agent, { job: row.job }),
+        h("td", { key: 6, class: "num" }, ms(excess), ci(interval(low, high, ms))),
       ],
     };
   })));
