@@ -149,7 +149,7 @@ def test_it_fits_is_marked_and_accessible(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert "SIMULATED DATA" in page.inner_text("#strips")
         assert serious(page) == []
-        page.click("section[aria-label=Captures] button.link >> nth=0")
+        page.click("section[aria-label=Captures] button.link >> nth=-1")  # the first capture
         page.wait_for_selector("dialog pre")
         assert "GPU 5 IS SLOW" in page.inner_text("dialog pre")
         assert serious(page) == []

@@ -39,7 +39,7 @@ _PATH_VALUES = {
     "step": "4",
     "trace": "0123456789abcdef",
     "file": "swagger-ui.css",
-    "asset": "page.css",
+    "asset": "palette.css",
 }
 
 
