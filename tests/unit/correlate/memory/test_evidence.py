@@ -1,9 +1,8 @@
 """Evidence on FSDPv1 and v2 of reports built by hand: what each figure says of each claim."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopperd.correlate.compared_reports import compare
 from chopperd.model.comparison import Claim, Evidence
