@@ -59,7 +59,7 @@ def run(
 
 
 def clock(mhz: float) -> RowClock:
-    nothing = dict.fromkeys(ClockStats.__dataclass_fields__)
+    nothing = dict.fromkeys(ClockStats.__struct_fields__)
     busy = ClockStats(**{**nothing, "mean_mhz": mhz, "samples": 9})  # type: ignore[arg-type]
     return RowClock(basis="in_class", compute=None, busy=busy, coverage_ratio=1.0)
 
