@@ -142,7 +142,7 @@ class Alignment(Struct, frozen=True, kw_only=True):
 
 
 class Profiler(Struct, frozen=True, kw_only=True):
-    """The cost of profiling itself; None where no untraced steps were marked."""
+    """The cost of profiling itself; None where no untraced steps were marked, as yet always."""
 
     profiled_step_ratio: float | None = None
 

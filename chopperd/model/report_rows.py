@@ -54,7 +54,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     `mean_mhz` and `lost_ns`, with its 95 % interval, are by the clock samples inside; unknown with
     fewer than 30. `merged` is how many families "(other)" holds, of its class those with the least
-    time of very many; 0 for all others.
+    time of very many; 0 for all others. `beta`, the sensitivity to the clock, is not measured yet:
+    None, with the reason.
     """
 
     name: str
@@ -220,7 +221,8 @@ class Dvfs(Struct, frozen=True, kw_only=True):
     """The clock's cost in a row; everything None where no compute was covered or no reference.
 
     `resolved`: whether lost / window is shown as a figure, as its 95 % interval, by the sampling
-    error of the whole recording, is no wider than two points to either side.
+    error of the whole recording, is no wider than two points to either side. The measured loss and
+    its share need the families' sensitivities, which are not measured yet: None.
     """
 
     method: str | None = None
