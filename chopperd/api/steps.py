@@ -55,6 +55,7 @@ _FORMS: Final[Mapping[str, DocumentForm]] = {
     "text/html": "html",
 }
 REPORT_MEDIA_TYPES: Final = tuple(_FORMS)
+_PAGE: Final = "text/html"
 #: A page has its style and script inside, and says itself which ones.
 PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -165,12 +166,13 @@ def latest_report(call: Call) -> Response:
     document = source.latest_document(call[JOB], call.viewer, capture)
     if document is None:
         raise _not_found("report, or no trace was analysed yet,")
-    if call[INCLUDE] != _FAMILIES:
+    # A page is one file with all in it, which is compared with others later.
+    if call[INCLUDE] != _FAMILIES and media_type != _PAGE:
         totals, rows = _brief_rows(document.totals), _brief_rows(document.steps)
         document = replace(document, totals=totals, steps=rows, host=())
     body = call.services.render_document(document, _FORMS[media_type])
     headers = {"vary": "accept"}
-    if media_type == "text/html":
+    if media_type == _PAGE:
         headers["content-security-policy"] = PAGE_POLICY
     return Response(body, media_type=media_type, headers=headers)
 

@@ -1,4 +1,4 @@
-""Live state of the node, from the sampler's shared memory, and cost of chopperd's processes.""
+"""Live state of the node, from the sampler's shared memory, and cost of chopperd's processes."""
 
 import os
 from collections import OrderedDict, defaultdict
@@ -39,12 +39,12 @@ _WITHOUT_DRIVER: Final = frozenset({SamplerState.STOPPED, SamplerState.FAILED, S
 
 
 class LiveNode:
-    ""Follows the node over sampler processes and rings; counts never fall. For one thread.
+    """Follows the node over sampler processes and rings; counts never fall. For one thread.
 
     GPUs are identified by UUID. One that goes away keeps its position and its label. `drops` of
     the busy clock are to be stored, by any thread; `backend` is the one asked for, until one is
     in use.
-    ""
+    """
 
     def __init__(
         self, clock: Clock, *, version: str, node: str, backend: str | None, slow_hz: float
@@ -56,16 +56,16 @@ class LiveNode:
         self._slow_period_ns = period_ns_of(slow_hz)
         self._started_unix_ns = clock.unix_ns()
         self._reader: RingReader | None = None
-        self._description = RingDescription(backend=backend or ")
+        self._description = RingDescription(backend=backend or "")
         self._tracks: list[GpuTrack] = []
         self._slots: list[GpuTrack] = []
         self._window_end_ns = clock.mono_ns() // WINDOW_NS * WINDOW_NS + WINDOW_NS
 
     def follow(self, reader: RingReader | None) -> None:
-        ""Switch to this shared memory; None if there is none.
+        """Switch to this shared memory; None if there is none.
 
         Call it before a reader is closed. The same memory in a larger file counts as the same.
-        ""
+        """
         if reader is self._reader:
             return
         before, self._reader = self._reader, reader
@@ -78,11 +78,11 @@ class LiveNode:
     def snapshot(
         self, sampler: live.SamplerLive, traced: Mapping[str, live.TracedTotals] | None = None
     ) -> live.NodeSnapshot:
-        ""Read new samples and return the node's state; call it about once a second.
+        """Read new samples and return the node's state; call it about once a second.
 
         Also queues drops for the store. The agent's other parts are not in the snapshot.
         `traced` has sums over recent captures, by GPU label.
-        ""
+        """
         traced = traced or {}
         if self._reader is not None:
             self._drain(self._reader)
@@ -124,7 +124,7 @@ class LiveNode:
             track.follow(reader, slot)
 
     def _tracks_of(self, description: RingDescription) -> list[GpuTrack]:
-        ""Return the track of each slot; create one for each new GPU.""
+        """Return the track of each slot; create one for each new GPU."""
         known = merged_gpus([track.info for track in self._tracks], description.gpus)
         for track, info in zip(self._tracks, known, strict=False):
             track.know(info)
@@ -134,7 +134,7 @@ class LiveNode:
         return [self._tracks[index] for index in indices if index is not None]
 
     def _close_windows(self, now_mono_ns: int, traced: Mapping[str, live.TracedTotals]) -> None:
-        ""Compare GPUs over each window that has ended.""
+        """Compare GPUs over each window that has ended."""
         while now_mono_ns >= self._window_end_ns + _GRACE_NS:
             clocks = [track.close_window(self._window_end_ns) for track in self._tracks]
             captures = [traced.get(track.info.gpu) for track in self._tracks]
@@ -155,10 +155,10 @@ _RESIDENT_PAGES: Final = 24 - 3
 
 
 def process_live(pid: int, clock: Clock) -> live.ProcessLive | None:
-    ""Read CPU time, memory, files and threads of a process; None if it is gone or a zombie.
+    """Read CPU time, memory, files and threads of a process; None if it is gone or a zombie.
 
     Source: /proc/PID/stat (clock ticks since boot, CLOCK_BOOTTIME; pages), /proc/PID/fd.
-    ""
+    """
     folder = Path("/proc") / str(pid)
     try:
         fields = (folder / "stat").read_text().rpartition(") ")[2].split()
@@ -180,7 +180,7 @@ def process_live(pid: int, clock: Clock) -> live.ProcessLive | None:
 
 
 class ProcessCosts:
-    ""Reads the cost of each role's process; CPU time adds up over replaced processes.""
+    """Reads the cost of each role's process; CPU time adds up over replaced processes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -189,10 +189,10 @@ class ProcessCosts:
         self._earlier_cpu_s: defaultdict[str, float] = defaultdict(float)
 
     def read(self, pids: Mapping[str, int | None]) -> dict[str, live.ProcessLive]:
-        ""Read the present cost by role, of all roles that ever had a process.
+        """Read the present cost by role, of all roles that ever had a process.
 
         `pids` has None where a role has no process now.
-        ""
+        """
         for name, pid in pids.items():
             present = None if pid is None else process_live(pid, self._clock)
             last_pid, last = self._newest.get(name, (None, None))
@@ -219,7 +219,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _Traced:
-    ""Key of one device of one trace; the trace's capture may change.""
+    """Key of one device of one trace; the trace's capture may change."""
 
     job: str | None
     run: str | None
@@ -229,7 +229,7 @@ class _Traced:
 
 
 class TracedLedger:
-    ""Sums times and losses over captures, by GPU; for any thread.
+    """Sums times and losses over captures, by GPU; for any thread.
 
     A sum over the last 15 minutes would fall when a capture leaves it, and Prometheus reads a
     falling counter as a restart. So all captures are summed, and a GPU's sums are shown only while
@@ -239,7 +239,7 @@ class TracedLedger:
     The sums are also hidden once the process of the newest capture has left the GPU. That is known
     only of a process that was listed there under the pid of its trace: in a container the trace's
     pids belong to another namespace than the driver's.
-    ""
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -250,7 +250,7 @@ class TracedLedger:
         self._listed_unix_ns: dict[tuple[str, int], int] = {}
 
     def add(self, document: ReportDocument) -> None:
-        ""Add the devices of a report that are known GPUs and ended in the last 15 minutes.""
+        """Add the devices of a report that are known GPUs and ended in the last 15 minutes."""
         since_ns = self._clock.unix_ns() - RECENT_NS
         with self._lock:
             for row in document.totals:
@@ -266,10 +266,10 @@ class TracedLedger:
     def recent(
         self, processes: Mapping[str, Iterable[GpuProcess] | None] | None = None
     ) -> Mapping[str, TracedTotals]:
-        ""Return sums by GPU label, of GPUs with a recent capture whose process has not left.
+        """Return sums by GPU label, of GPUs with a recent capture whose process has not left.
 
         Also stores which processes are on the GPUs now (None: unknown).
-        ""
+        """
         now_ns = self._clock.unix_ns()
         since_ns = now_ns - RECENT_NS
         listed = {
@@ -286,7 +286,7 @@ class TracedLedger:
             }
 
     def _note_listed(self, listed: Mapping[str, Iterable[int]], now_ns: int) -> None:
-        ""Record which processes were on which GPU, and forget those not seen for 15 minutes.""
+        """Record which processes were on which GPU, and forget those not seen for 15 minutes."""
         for gpu, pids in listed.items():
             self._listed_unix_ns.update({(gpu, pid): now_ns for pid in pids})
         for process, seen_ns in tuple(self._listed_unix_ns.items()):
@@ -294,7 +294,7 @@ class TracedLedger:
                 del self._listed_unix_ns[process]
 
     def _has_left(self, gpu: str, listed: Mapping[str, Container[int]]) -> bool:
-        ""Whether the process of the newest capture was on the GPU and is gone.""
+        """Whether the process of the newest capture was on the GPU and is gone."""
         pid = self._pids.get(gpu)
         if pid is None or gpu not in listed:
             return False
@@ -310,24 +310,24 @@ class TracedLedger:
 
 
 def _pid_of(row: Row, document: ReportDocument) -> int | None:
-    ""Return the pid of a row's process; None if it is not known, or there are several.""
+    """Return the pid of a row's process; None if it is not known, or there are several."""
     key = row.rank, row.device
     pids = {each.pid for each in document.devices if (each.rank, each.device) == key}
     return pids.pop() if len(pids) == 1 else None
 
 
 def _memory_of(row: Row, document: ReportDocument) -> "RankMemory | None":
-    ""Return the memory of a row's device; None if it is unknown, or of several processes.""
+    """Return the memory of a row's device; None if it is unknown, or of several processes."""
     key = row.rank, row.device, row.gpu
     found = [each for each in document.memory if (each.rank, each.device, each.gpu) == key]
     return found[0] if len(found) == 1 else None
 
 
 def _memory_sums(memory: "RankMemory | None") -> dict[str, float]:
-    ""Sum over the steps whose segment calls and retries are both known; empty without any.
+    """Sum over the steps whose segment calls and retries are both known; empty without any.
 
     Sums that leave out a figure of some steps would make the figure per step too low.
-    ""
+    """
     steps = memory.steps[memory.warm_up_steps :] if memory is not None else ()
     sums: dict[str, float] = {}
     for step in steps:
@@ -341,7 +341,7 @@ def _memory_sums(memory: "RankMemory | None") -> dict[str, float]:
 
 
 def _found(row: Row, start_unix_ns: int, memory: "RankMemory | None") -> TracedTotals:
-    ""Convert a report's row of one device to totals; unknown times are left out.""
+    """Convert a report's row of one device to totals; unknown times are left out."""
     waterfall_ns = asdict(row.waterfall_ns) if row.waterfall_ns else {}
     by_cause_ns = row.dvfs.by_cause_ns or {}
     return TracedTotals(
@@ -364,7 +364,7 @@ def _found(row: Row, start_unix_ns: int, memory: "RankMemory | None") -> TracedT
 
 
 def _sums_s(times_ns: Iterable[tuple[Key, int | None]]) -> dict[Key, float]:
-    ""Sum times by key, in s; None is left out.""
+    """Sum times by key, in s; None is left out."""
     sums_ns: dict[Key, int] = {}
     for key, time_ns in times_ns:
         if time_ns is not None:
@@ -379,7 +379,7 @@ def _sum(one: TracedTotals, other: TracedTotals) -> TracedTotals:
 
 
 def _increase(before: TracedTotals, now: TracedTotals) -> TracedTotals:
-    ""Compute the increase of each sum since it was last counted; a decrease counts as 0.""
+    """Compute the increase of each sum since it was last counted; a decrease counts as 0."""
     rises: dict[str, Any] = {}
     for name in _SUMS:
         counted, sums = getattr(before, name), getattr(now, name)

@@ -189,6 +189,17 @@ def test_lengths_of_bars_are_the_parts_of_the_step(browser: Browser, address: st
     assert solid / whole == pytest.approx(expected, rel=0.01)
 
 
+def test_the_script_writes_figures_as_the_text_does(browser: Browser, address: str) -> None:
+    values = [0, 1, 400, 501, 999_499, 999_500, 12_345_678, 123_456_789, -5_000_000, 98_765_432_100]
+    with looking(browser, address) as seen:
+        assert seen.page.evaluate("ns => ns.map(each => ms(each))", values) == [
+            fmt.milliseconds(each) for each in values
+        ]
+        low, high = 1_234_567, 987_654_321
+        written = seen.page.evaluate("([low, high]) => interval(low, high)", [low, high])
+        assert written == f" {fmt.ms_interval(low, high)}"
+
+
 def test_steps_are_chosen_by_keys(browser: Browser, address: str) -> None:
     with looking(browser, address) as seen:
         page = seen.page

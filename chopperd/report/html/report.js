@@ -2,14 +2,13 @@
 // The page reads without this. It adds: copying, saving the document, and choosing steps, whose
 // bars are drawn from the document that the page holds.
 
+const SVG = "http://www.w3.org/2000/svg";
 const $ = (selector, within = document) => within.querySelector(selector);
 const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
 function made(name, attributes = {}, ...content) {
-  const isShape = ["svg", "rect", "line", "title", "text"].includes(name);
-  const element = isShape
-    ? document.createElementNS("http://www.w3.org/2000/svg", name)
-    : document.createElement(name);
+  const isShape = ["rect", "line", "title"].includes(name);
+  const element = isShape ? document.createElementNS(SVG, name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...content);
   return element;
@@ -45,14 +44,15 @@ for (const place of $$("[data-copy]")) {
   place.append(element);
 }
 
-let text = null;
+let unpacked = null;
 function json() {
-  text ??= (async () => {
-    const packed = Uint8Array.from(atob($("#chopperd-report").textContent), (c) => c.charCodeAt(0));
-    const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  unpacked ??= (async () => {
+    const packed = atob($("#chopperd-report").textContent);
+    const bytes = Uint8Array.from(packed, (each) => each.charCodeAt(0));
+    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(plain).text();
   })();
-  return text;
+  return unpacked;
 }
 
 async function save() {
@@ -67,33 +67,36 @@ $("header .controls").append(
   button("Save JSON", save),
 );
 
-// Choosing steps: click, arrows, Shift for several, Escape for all.
-
-const keys = $("#rank-keys") && JSON.parse($("#rank-keys").textContent);
-const picks = $$(".picks > [data-step]");
-let chosen = [];
+// Figures as `wording.py` writes them.
 
 function ms(ns, significant = 3) {
-  if (ns === null || ns === undefined) return "–";
+  if (ns === null || ns === undefined) return "\u2013";
   const value = ns / 1e6;
   const size = Math.abs(value);
-  const digits = Math.max(significant - (size >= 1 ? String(Math.trunc(size)).length : 0), 0);
+  const whole = size >= 1 ? String(Math.trunc(size)).length : 0;
+  const digits = Math.max(significant - whole, 0);
   if (value === 0) return "0";
-  if (size < 10 ** -digits / 2) return `${value < 0 ? "-" : ""}<${(10 ** -digits).toFixed(digits)}`;
+  const least = 10 ** -digits;
+  if (size < least / 2) return `${value < 0 ? "-" : ""}<${least.toFixed(digits)}`;
   const shown = value.toFixed(digits);
-  return size >= 10000 ? shown.replace(/\B(?=(\d{3})+(?!\d))/, ",") : shown;
+  return size >= 10000 ? shown.replace(/\B(?=(\d{3})+(?!\d))/g, ",") : shown;
 }
 
 function interval(low, high) {
-  return low === null || high === null || low === undefined ? "" : ` [${ms(low, 2)}, ${ms(high, 2)}]`;
+  return low === null || high === null ? "" : ` [${ms(low, 2)}, ${ms(high, 2)}]`;
 }
+
+const percent = (ratio) => `${(100 * ratio).toFixed(2)}%`;
 
 function mean(values) {
   const known = values.filter((each) => each !== null && each !== undefined);
   return known.length ? known.reduce((sum, each) => sum + each, 0) / values.length : null;
 }
 
-// What `Bar` of drawing.py is: excess belongs to one step, as those of several do not add up.
+// Bars as `drawing.py` makes them. The excess is that of one step: several do not add up.
+
+const words = $("#rank-keys") && JSON.parse($("#rank-keys").textContent);
+
 function barOf(rows) {
   const one = rows.length === 1 ? rows[0].dvfs : {};
   const bar = {
@@ -104,78 +107,105 @@ function barOf(rows) {
     high: one.excess_high_ns ?? null,
     pieces: [],
   };
-  const share = bar.excess === null || !bar.lost ? null : Math.min(Math.max(bar.excess / bar.lost, 0), 1);
+  const add = (name, said, ns) => {
+    if (ns && ns >= words.least * bar.window) bar.pieces.push([name, said, ns]);
+  };
+  const isKnown = bar.excess !== null && bar.lost;
+  const share = isKnown ? Math.min(Math.max(bar.excess / bar.lost, 0), 1) : 0;
   for (const pale of [false, true]) {
-    const part = pale ? 1 - (share ?? 0) : share ?? 0;
-    const words = !pale ? keys.excess : share === null ? keys.ceiling : keys.physics;
-    for (const [key, name] of keys.causes) {
-      const ns = part * (mean(rows.map((row) => row.dvfs.by_cause_ns?.[key] ?? 0)) ?? 0);
-      if (ns >= keys.least * bar.window) bar.pieces.push([`${pale ? "p" : "f"}-${key}`, `${name}: ${words}`, ns]);
+    const said = !pale ? words.excess : isKnown ? words.physics : words.ceiling;
+    for (const [key, name] of words.causes) {
+      const ns = mean(rows.map((row) => row.dvfs.by_cause_ns?.[key] ?? 0));
+      add(`${pale ? "p" : "f"}-${key}`, `${name}: ${said}`, (pale ? 1 - share : share) * ns);
     }
   }
-  for (const [key, name] of keys.rows) {
-    const ns = mean(rows.map((row) => row.waterfall_ns?.[key]));
-    if (ns >= keys.least * bar.window) bar.pieces.push([`f-${key}`, name, ns]);
+  for (const [key, name] of words.rows) {
+    add(`f-${key}`, name, mean(rows.map((row) => row.waterfall_ns[key])));
   }
   return bar;
 }
 
-const percent = (ratio) => `${(100 * ratio).toFixed(2)}%`;
-
-function redraw(line, bar, longest) {
-  const drawing = $(".bar svg", line);
-  const [, excess, lost, span] = $$("td", line);
-  drawing.replaceChildren();
-  excess.textContent = lost.textContent = span.textContent = "–";
-  if (!bar) return;
+function shapes(bar, longest) {
   let at = 0;
-  for (const [name, words, ns] of bar.pieces) {
-    const title = made("title", {}, `${words} ${ms(ns)} ms`);
+  const found = bar.pieces.map(([name, said, ns]) => {
     const place = { x: percent(at / longest), width: percent(ns / longest), y: 1, height: 16 };
-    drawing.append(made("rect", { ...place, class: name }, title));
     at += ns;
+    return made("rect", { ...place, class: name }, made("title", {}, `${said} ${ms(ns)} ms`));
+  });
+  if (bar.low === null || bar.high === null || !bar.lost) return found;
+  const [left, right] = [percent(bar.low / longest), percent(bar.high / longest)];
+  const lines = [
+    [left, right, 9, 9, "halo"],
+    [left, right, 9, 9, "whisker"],
+    [left, left, 5, 13, "whisker"],
+    [right, right, 5, 13, "whisker"],
+  ];
+  for (const [x1, x2, y1, y2, name] of lines) {
+    found.push(made("line", { x1, x2, y1, y2, class: name }));
   }
-  if (bar.low !== null && bar.high !== null && bar.lost) {
-    const [x1, x2] = [percent(bar.low / longest), percent(bar.high / longest)];
-    const lines = [[x1, x2, 9, 9, "halo"], [x1, x2, 9, 9, "whisker"]];
-    for (const x of [x1, x2]) lines.push([x, x, 5, 13, "whisker"]);
-    for (const [x1, x2, y1, y2, name] of lines) {
-      drawing.append(made("line", { x1, x2, y1, y2, class: name }));
-    }
-  }
-  drawing.setAttribute("aria-label", `window ${ms(bar.window)} ms`);
-  excess.replaceChildren(ms(bar.excess), made("span", { class: "ci" }, interval(bar.low, bar.high)));
-  lost.textContent = ms(bar.lost);
-  span.textContent = ms(bar.window);
+  return found;
 }
 
-const first = new Map($$(".bars tbody tr, .bars thead .bar").map((each) => [each, each.innerHTML]));
+function redraw(line, bar, longest) {
+  const [, excess, lost, span] = $$("td", line);
+  const drawing = $(".bar svg", line);
+  drawing.replaceChildren(...(bar ? shapes(bar, longest) : []));
+  drawing.setAttribute("aria-label", `window ${ms(bar?.window)} ms`);
+  const grey = bar ? made("span", { class: "ci" }, interval(bar.low, bar.high)) : "";
+  excess.replaceChildren(ms(bar?.excess), grey);
+  lost.textContent = ms(bar?.lost);
+  span.textContent = ms(bar?.window);
+}
+
+// Choosing steps: click, arrows, Shift for several, Escape for all.
+
+const picks = $$(".picks > [data-step]");
 const note = $("#ranks .sub");
-const words = note?.textContent;
+const atFirst = new Map();
+for (const each of $$(".bars tbody tr, .bars thead .bar, #ranks .sub")) {
+  atFirst.set(each, each.innerHTML);
+}
+let chosen = [];
+let turn = 0;
+
+function rowsOf(line, rows) {
+  const { rank = "", device } = line.dataset;
+  return rows.filter((row) => String(row.rank ?? "") === rank && String(row.device) === device);
+}
+
+async function drawChosen(steps) {
+  const own = ++turn;
+  const every = JSON.parse(await json()).steps;
+  if (own !== turn) return;
+  const rows = every.filter((row) => steps.includes(row.step) && row.waterfall_ns);
+  const bars = new Map();
+  for (const line of $$(".bars tbody tr")) {
+    const its = rowsOf(line, rows);
+    bars.set(line, its.length ? barOf(its) : null);
+  }
+  const longest = Math.max(...[...bars.values()].map((bar) => bar?.window ?? 0)) || 1;
+  for (const [line, bar] of bars) redraw(line, bar, longest);
+  $(".bars thead .bar").textContent = `0 to ${ms(longest)} ms`;
+  const [first, last] = [Math.min(...steps), Math.max(...steps)];
+  const named = first === last ? `Step ${first}` : `Mean of steps ${first} to ${last}`;
+  note.textContent = `${named}. Escape shows all steps again.`;
+}
 
 async function show() {
   for (const each of picks) each.setAttribute("aria-pressed", chosen.includes(each));
   const steps = chosen.map((each) => Number(each.dataset.step));
   const strip = $("svg.strip");
   strip.classList.toggle("choosing", steps.length > 0);
-  for (const each of $$(".step", strip)) each.classList.toggle("chosen", steps.includes(Number(each.dataset.step)));
-  if (!keys || !note) return;
+  for (const each of $$(".step", strip)) {
+    each.classList.toggle("chosen", steps.includes(Number(each.dataset.step)));
+  }
+  if (!words || !note) return;
   if (!steps.length) {
-    for (const [each, content] of first) each.innerHTML = content;
-    note.textContent = words;
+    turn += 1;
+    for (const [each, content] of atFirst) each.innerHTML = content;
     return;
   }
-  const rows = JSON.parse(await json()).steps.filter((row) => steps.includes(row.step) && row.waterfall_ns);
-  const lines = $$(".bars tbody tr");
-  const bars = lines.map((line) => {
-    const those = rows.filter((row) => String(row.rank ?? "") === (line.dataset.rank ?? "") && String(row.device) === line.dataset.device);
-    return those.length ? barOf(those) : null;
-  });
-  const longest = Math.max(...bars.map((bar) => bar?.window ?? 0)) || 1;
-  lines.forEach((line, nth) => redraw(line, bars[nth], longest));
-  $(".bars thead .bar").textContent = `0 to ${ms(longest)} ms`;
-  const named = steps.length === 1 ? `Step ${steps[0]}` : `Mean of steps ${Math.min(...steps)} to ${Math.max(...steps)}`;
-  note.textContent = `${named}. Escape shows all steps again.`;
+  await drawChosen(steps);
   const radio = $(`.figures input[data-step="${steps.at(-1)}"]`);
   if (radio) radio.checked = true;
 }
@@ -190,18 +220,23 @@ function choose(nth, extend) {
     chosen = chosen.length === 1 && chosen[0] === target ? [] : [target];
   }
   target.focus();
-  return show();
+  show();
+}
+
+function chooseNone() {
+  chosen = [];
+  show();
 }
 
 picks.forEach((span, nth) => {
-  const label = span.title;
-  const element = made("button", { type: "button", "data-step": span.dataset.step, "aria-label": label, "aria-pressed": false, title: label }, ...span.childNodes);
+  const { title, dataset } = span;
+  const about = { "data-step": dataset.step, "aria-label": title, "aria-pressed": false, title };
+  const element = made("button", { type: "button", ...about }, ...span.childNodes);
   element.addEventListener("click", (event) => choose(nth, event.shiftKey));
   element.addEventListener("keydown", (event) => {
     const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (way) choose(nth + way, event.shiftKey);
-    else if (event.key === "Escape") { chosen = []; show(); }
-    else return;
+    if (!way) return;
+    choose(nth + way, event.shiftKey);
     event.preventDefault();
   });
   span.replaceWith(element);
@@ -213,5 +248,5 @@ $("svg.strip")?.addEventListener("click", (event) => {
   if (nth >= 0) choose(nth, event.shiftKey);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && chosen.length) { chosen = []; show(); }
+  if (event.key === "Escape" && chosen.length) chooseNone();
 });
