@@ -162,9 +162,9 @@ def memory(document: ReportDocument) -> Section | None:
     is_fsdp = name.startswith("fsdp")
     # Of other jobs, calls that are none say nothing.
     found = [m for m in document.memory if is_fsdp or m.source != "runtime" or m.segment_calls]
-    if not found:
-        return None
     title = f"FSDP AND MEMORY  {name}" if is_fsdp else "MEMORY"
+    if not found:
+        return plain(title, [(f"no device memory in the trace; {_NO_SIZES}",)]) if is_fsdp else None
     columns = (
         *(
             "-rank",

@@ -170,8 +170,12 @@ def test_figures_that_go_with_the_clock_are_said_with_their_interval() -> None:
     assert "retries with" not in said
 
 
-def test_without_memory_there_is_no_table() -> None:
-    assert shown(single_gpu()) == []
+def test_without_memory_there_is_no_table_but_fsdp_is_named_with_what_to_do() -> None:
+    assert shown(replace(single_gpu(), framework=FrameworkSummary(name="ddp", evidence=()))) == []
+    fsdp = replace(single_gpu(), framework=FrameworkSummary(name="fsdp1", evidence=()))
+    title, *lines = shown(fsdp)
+    assert title == "FSDP AND MEMORY  fsdp1"
+    assert "no device memory in the trace; sizes: record with profile_memory" in " ".join(lines)
 
 
 def test_calls_that_are_none_are_shown_of_fsdp_only() -> None:
