@@ -122,10 +122,12 @@ def decoders(core: int) -> str:
     """CPU time of reading alone, by the scanner in C and by the decoder in Python."""
     usages: list[Usage] = []
     for native in (True, False):
+        library = "event_array.scanner_library" if native else "lambda: None"
         code = (
             "import sys; from pathlib import Path; "
-            "from chopperd.traces.read.reader import read_trace; "
-            f"read_trace(Path(sys.argv[1]), native={native})"
+            "from chopperd.traces.read import event_array, reader; "
+            f"event_array.scanner_library = {library}; "
+            "reader.read_trace(Path(sys.argv[1]))"
         )
         command = [sys.executable, "-c", code, _from_root(trace_path("big"))]
         usages.append(measured(command, core=core, output=WORK / "read.txt"))

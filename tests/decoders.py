@@ -2,7 +2,9 @@
 
 import json
 import re
+from pathlib import Path
 from typing import NoReturn
+from unittest.mock import patch
 
 import numpy as np
 from msgspec import Struct
@@ -10,9 +12,11 @@ from msgspec import Struct
 from chopperd.model.trace import Trace, TraceMeta
 from chopperd.traces.read.assemble import assemble
 from chopperd.traces.read.document import find_opening
-from chopperd.traces.read.event_array import event_array
+from chopperd.traces.read.event_array import DecodedArray, event_array
 from chopperd.traces.read.json_text import repaired
+from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.read.rows import TraceRows
+from chopperd.traces.read.source import ReadLimits
 
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Any surrogate: few texts have one, and those are left out as a whole."""
@@ -36,7 +40,7 @@ def reading(text: bytes, *, native: bool, piece_bytes: int = 1 << 20) -> Reading
     opening = find_opening(text)
     array_text = b"" if opening is None else text[opening.position :]
     rows = TraceRows()
-    array = event_array(rows, piece_bytes, native=native)
+    array = (event_array if native else DecodedArray)(rows, piece_bytes)
     for at in range(0, len(array_text), piece_bytes):
         array.feed(array_text[at : at + piece_bytes])
     array.finish()
@@ -55,6 +59,12 @@ def reading(text: bytes, *, native: bool, piece_bytes: int = 1 << 20) -> Reading
         tail=None if tail is None else repaired(tail).strip(),
         truncated=array.truncated,
     )
+
+
+def read_without_scanner(path: Path, *, limits: ReadLimits = DEFAULT_LIMITS) -> Trace:
+    """The trace in a file as where the C scanner is missing."""
+    with patch("chopperd.traces.read.event_array.scanner_library", return_value=None):
+        return read_trace(path, limits=limits)
 
 
 def is_sound(text: bytes) -> bool:

@@ -29,7 +29,7 @@ from chopperd.traces.read.document import find_opening
 from chopperd.traces.read.reader import read_trace
 from chopperd.traces.read.source import ReadLimits
 from chopperd.traces.timeline.layout import lay_out
-from tests.decoders import is_sound
+from tests.decoders import is_sound, read_without_scanner
 from tests.fuzz.likeness import unlike_traces
 from tests.fuzz.mutations import Mutated
 from tests.fuzz.readings import ArrayReading, Row, read_array, unlike
@@ -186,7 +186,8 @@ class Oracles:
         def read() -> Outcome:
             self._path.write_bytes(data)
             try:
-                return read_trace(self._path, limits=limits, native=native)
+                reader = read_trace if native else read_without_scanner
+                return reader(self._path, limits=limits)
             except TraceFormatError as error:
                 return error
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from chopperd.traces.read.event_array import EventArray, event_array
+from chopperd.traces.read.event_array import DecodedArray, EventArray, event_array
 from chopperd.traces.read.json_text import repaired
 from chopperd.traces.read.numbering import compacted
 from chopperd.traces.read.rows import ColumnParts, ShapesKey, TraceRows
@@ -68,7 +68,7 @@ class ArrayReading:
 def read_array(pieces: Sequence[bytes], *, native: bool) -> ArrayReading:
     """The events of an array whose text comes in pieces, a block being as long as the longest."""
     rows = TraceRows()
-    array = event_array(rows, max(map(len, pieces)), native=native)
+    array = (event_array if native else DecodedArray)(rows, max(map(len, pieces)))
     for piece in pieces:
         array.feed(piece)
     array.finish()

@@ -157,22 +157,22 @@ def is_cut_mark(data: bytes) -> bool:
     return len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data)
 
 
-def trailing_events(tail: bytes, *, native: bool = True) -> int:
+def trailing_events(tail: bytes) -> int:
     """Count the events in the first few lists after the event array."""
     count = 0
     for _ in range(_LISTS_COUNTED):
         opening = find_opening(_BEFORE + tail)
         if opening is None:
             break
-        found, tail = _counted(memoryview(tail)[opening.position - len(_BEFORE) :], native=native)
+        found, tail = _counted(memoryview(tail)[opening.position - len(_BEFORE) :])
         count += found
     return count
 
 
-def _counted(text: memoryview, *, native: bool) -> tuple[int, bytes]:
+def _counted(text: memoryview) -> tuple[int, bytes]:
     """Count the events in a list; return that and what follows the list. Rows are discarded."""
     rows, at, size = TraceRows(), 0, _FIRST_PIECE_BYTES
-    array = event_array(rows, _PIECE_BYTES, native=native)
+    array = event_array(rows, _PIECE_BYTES)
     while at < len(text) and array.tail is None:
         array.feed(bytes(text[at : at + size]))
         at, size = at + size, min(4 * size, _PIECE_BYTES)

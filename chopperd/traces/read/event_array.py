@@ -28,9 +28,9 @@ _NEXT_EVENT: Final = b',{"ph":""}'
 """Put after a damaged last event, so that the scanner finds its end."""
 
 
-def event_array(rows: TraceRows, block_bytes: int, *, native: bool = True) -> "EventArray":
+def event_array(rows: TraceRows, block_bytes: int) -> "EventArray":
     """Make the reader of an event array: the C scanner if there is one, else the decoder."""
-    library = scanner_library() if native else None
+    library = scanner_library()
     if library is None:
         return DecodedArray(rows, block_bytes)
     return ScannedArray(library, rows, block_bytes)

@@ -50,27 +50,24 @@ def read_trace(
     limits: ReadLimits = DEFAULT_LIMITS,
     progress: Progress | None = None,
     name: str | None = None,
-    native: bool = True,
     hashed: bool = True,
 ) -> Trace:
     """Read the trace in a file, of any layout, gzip or plain; damage is counted.
 
     `progress`: called with (stored bytes read, size of the file). `name`: the file's original name,
-    which may contain its rank; None if it is the current one. `native`: whether the C scanner may
-    be used; without it only undamaged files are read, with the same result. `hashed`: whether the
-    file is hashed; else its hash is "".
+    which may contain its rank; None if it is the current one. `hashed`: whether the file is hashed;
+    else its hash is "".
 
     Raises: TraceFormatError: Not a trace: unreadable, empty, too large, or something else; or
-    damaged, without the scanner.
+    damaged, where the C scanner is missing.
     """
     called = path if name is None else Path(name)
     with TraceSource(path, limits, progress, name=str(called), hashed=hashed) as source:
-        scans_file = native and source.is_plain
-        document = _Document(source, limits, called, native=native)
+        document = _Document(source, limits, called)
         try:
             for data in source.views():
                 document.feed(data)
-                if scans_file:
+                if source.is_plain:
                     document.read_on()
             document.finish()
             return document.trace()
@@ -81,9 +78,7 @@ def read_trace(
 class _Document:
     """Reads a document as it arrives: the keys before the events, the events, the keys after."""
 
-    def __init__(
-        self, source: TraceSource, limits: ReadLimits, called: Path, *, native: bool
-    ) -> None:
+    def __init__(self, source: TraceSource, limits: ReadLimits, called: Path) -> None:
         self._source = source
         self._called = called
         self._limits = limits
@@ -92,8 +87,7 @@ class _Document:
         self._head: bytes | None = None
         self._texts: Texts | Refusal = {}
         self._rows = TraceRows()
-        self._events = event_array(self._rows, limits.block_bytes, native=native)
-        self._native = native
+        self._events = event_array(self._rows, limits.block_bytes)
         self._read_on_from = 0
         self._trailing = 0
 
@@ -146,7 +140,7 @@ class _Document:
             raise DamagedTextError
         if RANKS in keys.values:
             raise self._source.error(_SEVERAL_RANKS)
-        self._trailing = trailing_events(self._events.tail or b"", native=self._native)
+        self._trailing = trailing_events(self._events.tail or b"")
         self._check_processes()
         about = meta.trace_meta(
             keys.values,

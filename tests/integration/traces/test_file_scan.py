@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopperd.errors import TraceFormatError
 from chopperd.traces.read import event_array, reader
 from chopperd.traces.read.reader import read_trace
-from tests.decoders import assert_same_columns
+from tests.decoders import assert_same_columns, read_without_scanner
 from tests.layouts import Event, compact, complete_event, native
 
 KIB = 1 << 10
@@ -71,7 +71,7 @@ def test_a_file_is_read_as_its_text_is(
     for file, meta in ((path, found.meta), (packed, expected.meta)):
         assert read_trace(file, hashed=False).meta == replace(meta, sha256="")
     if change is not with_damage and not end:
-        decoded = read_trace(path, native=False)
+        decoded = read_without_scanner(path)
         assert_same_columns(found, decoded)
         assert (found.meta, found.damage) == (decoded.meta, decoded.damage)
 
@@ -83,7 +83,7 @@ def test_without_the_scanner_a_damaged_file_is_refused_with_what_to_do(
     path = tmp_path / "trace.json"
     path.write_bytes(change(native(events(12_000), {"schemaVersion": 1})))
     with pytest.raises(TraceFormatError) as error:
-        read_trace(path, native=False)
+        read_without_scanner(path)
     assert str(error.value) == (
         f"{path} is damaged or cut off, and this installation has no native scanner, which alone "
         "reads such files: install chopperd from a wheel, or reinstall it where a C compiler is"

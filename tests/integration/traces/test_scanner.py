@@ -19,7 +19,13 @@ from chopperd.traces.native.scanner import ScannerLibrary, scanner_library
 from chopperd.traces.read.document import find_opening
 from chopperd.traces.read.reader import read_trace
 from chopperd.traces.read.source import ReadLimits
-from tests.decoders import assert_alike, assert_same_columns, is_sound, reading
+from tests.decoders import (
+    assert_alike,
+    assert_same_columns,
+    is_sound,
+    read_without_scanner,
+    reading,
+)
 from tests.integration.traces.scanner_run import DONE
 from tests.layouts import LAYOUTS, Event, Layout, compact, complete_event, hard_events, native
 from tests.mutations import EVENTS, mutated
@@ -225,7 +231,7 @@ def test_every_real_file_is_read_alike(
         in_blocks = read_trace(path, limits=ReadLimits(block_bytes=64 * KIB))
         others = [in_blocks]
         if is_sound(gzip.decompress(path.read_bytes())):
-            others.append(read_trace(path, native=False))
+            others.append(read_without_scanner(path))
         for other in others:
             assert_same_columns(usual, other)
             assert (usual.meta, usual.damage) == (other.meta, other.damage)

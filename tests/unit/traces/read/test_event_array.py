@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.traces.read.document import find_opening
-from chopperd.traces.read.event_array import DamagedTextError, EventArray, event_array
+from chopperd.traces.read.event_array import DamagedTextError, DecodedArray, EventArray, event_array
 from chopperd.traces.read.rows import TraceRows
 from tests.decoders import is_sound, reading
 from tests.layouts import (
@@ -33,7 +33,7 @@ def read(
     assert opening is not None
     text = data[opening.position :]
     rows = TraceRows()
-    array = event_array(rows, piece_bytes, native=by_scanner)
+    array = (event_array if by_scanner else DecodedArray)(rows, piece_bytes)
     for at in range(0, len(text), piece_bytes):
         array.feed(text[at : at + piece_bytes])
     array.finish()
