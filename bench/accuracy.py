@@ -92,7 +92,6 @@ def scenario_timeline(known: Scenario) -> DeviceTimeline:
         phase=np.full(count, -1, np.int8),
         flops=np.full(count, np.nan),
         matrix_dtype=np.full(count, DType.NONE, np.int8),
-        main_stream=7,
         windows=tuple(
             DeviceWindow(
                 step=step,

@@ -62,7 +62,6 @@ def timeline() -> DeviceTimeline:
         phase=np.full(KERNELS, -1, np.int8),
         flops=np.full(KERNELS, np.nan),
         matrix_dtype=np.full(KERNELS, DType.NONE, np.int8),
-        main_stream=7,
         windows=tuple(
             DeviceWindow(
                 step=k, start_ns=int(cuts[k]), end_ns=int(cuts[k + 1]), tail=k == STEPS - 1

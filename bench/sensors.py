@@ -308,7 +308,6 @@ def timeline_of(known: Job) -> DeviceTimeline:
         phase=full(-1).astype(np.int8),
         flops=np.full(count, np.nan),
         matrix_dtype=full(DType.NONE).astype(np.int8),
-        main_stream=7,
         windows=tuple(
             DeviceWindow(
                 step=step, start_ns=start, end_ns=end, tail=step == len(known.edges_ns) - 2

@@ -198,7 +198,6 @@ class DeviceTimeline(Timed, frozen=True, kw_only=True):
     # `DType` of the inputs on all gemm and attention kernels of an operator whose work
     # is known; `NONE` on others
     matrix_dtype: Int8s
-    main_stream: int  # stream with the most compute time in the file
     windows: tuple[DeviceWindow, ...]  # steps with work on this device, in order
     # Time between neighbours in launch order of which at least one launch has no record: it may be
     # idle or busy

@@ -121,10 +121,8 @@ class SensorProbe:
         again_s: float,
         budget_ratio: float,
     ) -> None:
-        self._backend = backend
-        self._gpu = gpu
-        self._clock = clock
-        self._stop = stop
+        self._backend, self._gpu = backend, gpu
+        self._clock, self._stop = clock, stop
         self._again_ns = round(again_s * NS_PER_S)
         budget_ns = _BUDGET_SHARE * budget_ratio * self._again_ns
         self._most_driver_ns = min(MOST_DRIVER_NS, round(budget_ns))
@@ -219,19 +217,17 @@ class SensorWatch:
         clock: Clock,
         stop: threading.Event,
     ) -> None:
-        self._stop = stop
-        self._clock = clock
+        self._stop, self._clock = stop, clock
         self._turn_started_ns: int | None = None
         self._logging = RepeatLimiter(clock)  # it may come again each second
         again_s = settings.sensors_every_s
         self._probes: list[SensorProbe] = []
-        if again_s is None or not isinstance(backend, ReadsSensors):
-            return
-        ratio = settings.budget_ratio
-        self._probes += (
-            SensorProbe(backend, gpu, clock, stop, again_s=again_s, budget_ratio=ratio)
-            for gpu in gpus
-        )
+        if again_s is not None and isinstance(backend, ReadsSensors):
+            ratio = settings.budget_ratio
+            self._probes += (
+                SensorProbe(backend, gpu, clock, stop, again_s=again_s, budget_ratio=ratio)
+                for gpu in gpus
+            )
 
     @property
     def has_work(self) -> bool:

@@ -225,7 +225,6 @@ def _devices(
         rows = slice(None) if len(numbers) == 1 else np.flatnonzero(device == number)
         found = build(
             device=number,
-            main_stream=-1,
             windows=(),
             unrecorded=unknown.get(number, intervals.EMPTY),
             early_count=int(np.count_nonzero(columns["start_ns"][rows] < called_ns[rows])),
@@ -234,22 +233,18 @@ def _devices(
         if trace.meta.runtime == "rocm":
             drift = clock_drift(found.start_ns, found.end_ns, called_ns[rows])
             found = replace(found, drift=drift)
-        devices.append(_with_windows(found, cycle))
+        compute = computes(found.kernel_class)
+        main = main_stream(found.stream, found.end_ns - found.start_ns, compute)
+        windows = device_windows(
+            step=found.step,
+            start_ns=found.start_ns,
+            end_ns=found.end_ns,
+            compute=compute,
+            on_main_stream=found.stream == main,
+            cycle=cycle,
+        )
+        devices.append(replace(found, windows=windows))
     return tuple(devices)
-
-
-def _with_windows(device: DeviceTimeline, cycle: Sequence[int]) -> DeviceTimeline:
-    compute = computes(device.kernel_class)
-    main = main_stream(device.stream, device.end_ns - device.start_ns, compute)
-    windows = device_windows(
-        step=device.step,
-        start_ns=device.start_ns,
-        end_ns=device.end_ns,
-        compute=compute,
-        on_main_stream=device.stream == main,
-        cycle=cycle,
-    )
-    return replace(device, main_stream=main, windows=windows)
 
 
 def computes(kernel_class: Int8s) -> Bools:

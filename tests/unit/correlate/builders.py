@@ -89,7 +89,6 @@ def device(
         phase=np.array([rec.phase for rec in rows], np.int8),
         flops=np.array([rec.flops for rec in rows], np.float64),
         matrix_dtype=np.array([rec.dtype for rec in rows], np.int8),
-        main_stream=7,
         windows=tuple(
             DeviceWindow(step=step, start_ns=start, end_ns=end, tail=step == len(windows) - 1)
             for step, (start, end) in enumerate(windows)
