@@ -12,8 +12,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -39,38 +38,26 @@ _STATE_MODES: Final[Mapping[str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateFolder:
-    """The agent's state folder, and the lock that it holds on it."""
+@contextmanager
+def claimed_state(path: Path) -> Iterator[str | None]:
+    """Make the state folder with its subfolders, and lock it for this process during the block.
 
-    problem: str | None  # the reason why nothing can be stored there; None if it can
-    lock_fd: int | None = None  # holds the lock until it is closed; None where there is a problem
-
-    def close(self) -> None:
-        """Release the lock."""
-        if self.lock_fd is not None:
-            os.close(self.lock_fd)
-
-
-def claimed_state(path: Path) -> StateFolder:
-    """Make the state folder with its subfolders, and lock it for this process.
-
-    If it can't be written to, the result says why, and the agent works without it.
+    Gives None, or the reason why nothing can be stored there: the agent works without it.
 
     Raises:
         ConfigError: Another agent has it; names its pid.
     """
-    lock_fd = None
-    try:
-        _make(path, _FOLDER_MODE)
-        lock_fd = _locked(path)
-        for name, mode in _STATE_MODES.items():
-            _make(path / name, mode)
-    except OSError as error:
-        if lock_fd is not None:
-            os.close(lock_fd)
-        return StateFolder(problem=_problem("state", path, error))
-    return StateFolder(problem=None, lock_fd=lock_fd)
+    with ExitStack() as stack:
+        problem = None
+        try:
+            _make(path, _FOLDER_MODE)
+            stack.callback(os.close, _locked(path))
+            for name, mode in _STATE_MODES.items():
+                _make(path / name, mode)
+        except OSError as error:
+            stack.close()
+            problem = _problem("state", path, error)
+        yield problem
 
 
 def made_runtime(path: Path) -> str | None:

@@ -102,8 +102,7 @@ class Agent:
         with ExitStack() as stack:
             stack.callback(self._wake.close)
             stack.enter_context(lifecycle.stopped_by_signals(self._stop_by_signal))
-            state = lifecycle.claimed_state(self._state)
-            stack.callback(state.close)
+            state_problem = stack.enter_context(lifecycle.claimed_state(self._state))
             runtime_problem = lifecycle.made_runtime(self._runtime)
             sockets = opened_sockets(
                 self._config, self._runtime, with_local=runtime_problem is None
@@ -113,7 +112,7 @@ class Agent:
             stack.callback(self._sampling.close)
             try:
                 self._sampling.poll(paused=self._pause.current() is not None)
-                self._log_start(state.problem, runtime_problem)
+                self._log_start(state_problem, runtime_problem)
                 self._start_parts(sockets)
                 self._loop()
             finally:

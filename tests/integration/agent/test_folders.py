@@ -19,29 +19,28 @@ def mode(path: Path) -> int:
 def test_folders_are_made_with_their_modes_whatever_the_umask(tmp_path: Path) -> None:
     before, folder = os.umask(0o077), tmp_path / "a" / "state"
     try:
-        state = claimed_state(folder)
-        assert made_runtime(tmp_path / "run") is None
+        with claimed_state(folder) as problem:
+            assert made_runtime(tmp_path / "run") is None
     finally:
         os.umask(before)
-    assert state.problem is None
+    assert problem is None
     modes = {path.name: mode(path) for path in folder.iterdir() if path.is_dir()}
     assert modes == {"inbox": 0o1733, "traces": 0o700, "rejected": 0o700, "recorder": 0o755}
     assert mode(folder) == mode(tmp_path / "run") == 0o755
-    state.close()
 
 
 def test_folders_that_are_there_are_left_as_their_owner_made_them(tmp_path: Path) -> None:
     (tmp_path / "inbox").mkdir(mode=0o700)
-    claimed_state(tmp_path).close()
-    assert mode(tmp_path / "inbox") == 0o700
+    with claimed_state(tmp_path):
+        assert mode(tmp_path / "inbox") == 0o700
 
 
 def test_a_second_agent_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    first = claimed_state(tmp_path)
-    with pytest.raises(ConfigError, match=rf"used by another agent \(pid {os.getpid()}\)"):
-        claimed_state(tmp_path)
-    first.close()
-    claimed_state(tmp_path).close()
+    used = pytest.raises(ConfigError, match=rf"used by another agent \(pid {os.getpid()}\)")
+    with claimed_state(tmp_path), used, claimed_state(tmp_path):
+        pass
+    with claimed_state(tmp_path) as problem:
+        assert problem is None
 
 
 def test_the_claim_ends_with_the_process_and_is_not_inherited(tmp_path: Path) -> None:
@@ -49,10 +48,10 @@ def test_the_claim_ends_with_the_process_and_is_not_inherited(tmp_path: Path) ->
         "import subprocess, sys\n"
         "from pathlib import Path\n"
         "from chopperd.agent.lifecycle import claimed_state\n"
-        "state = claimed_state(Path(sys.argv[1]))\n"
-        "child = subprocess.Popen(['sleep', '30'], stdout=subprocess.DEVNULL)\n"
-        "print(child.pid, flush=True)\n"
-        "sys.stdin.read()\n"
+        "with claimed_state(Path(sys.argv[1])):\n"
+        "    child = subprocess.Popen(['sleep', '30'], stdout=subprocess.DEVNULL)\n"
+        "    print(child.pid, flush=True)\n"
+        "    sys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)],
@@ -61,10 +60,11 @@ def test_the_claim_ends_with_the_process_and_is_not_inherited(tmp_path: Path) ->
     ) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
-        with pytest.raises(ConfigError, match=f"pid {process.pid}"):
-            claimed_state(tmp_path)
+        with pytest.raises(ConfigError, match=f"pid {process.pid}"), claimed_state(tmp_path):
+            pass
         process.kill()
-    claimed_state(tmp_path).close()
+    with claimed_state(tmp_path) as problem:
+        assert problem is None
     os.kill(child, 9)
 
 
@@ -72,13 +72,12 @@ def test_the_claim_ends_with_the_process_and_is_not_inherited(tmp_path: Path) ->
 def test_a_place_that_can_not_be_made_is_trouble_and_no_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("in the way")
     path = tmp_path / name
-    state = claimed_state(path)
-    assert state.problem is not None
-    assert str(path) in state.problem
-    assert state.lock_fd is None
+    with claimed_state(path) as problem:
+        assert str(path) in (problem or "")
     assert str(path) in (made_runtime(path) or "")
 
 
 def test_a_disk_that_takes_no_file_is_trouble_and_no_error() -> None:
     """/proc/sys takes no file of anyone."""
-    assert claimed_state(Path("/proc/sys/kernel")).problem is not None
+    with claimed_state(Path("/proc/sys/kernel")) as problem:
+        assert problem is not None
