@@ -18,7 +18,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from chopperd.api.access import peer_of
-from chopperd.api.binding import unlink_if_ours
 from chopperd.api.routing import PROBLEM_MEDIA_TYPE, ProblemError, is_set_within
 from chopperd.errors import ChopperdError
 
@@ -275,6 +274,15 @@ class Listener:
         all_there = threading.Barrier(count)
         wait([pool.submit(all_there.wait, _START_TIMEOUT_S) for _ in range(count)])
         return pool
+
+
+def unlink_if_ours(path: Path, inode: int) -> None:
+    """Remove a socket's file, unless another agent has put its own there."""
+    try:
+        if path.lstat().st_ino == inode:
+            path.unlink()
+    except FileNotFoundError:
+        return
 
 
 class _Server(Server):

@@ -193,13 +193,15 @@ def demo(seconds: float, preset: str, seed: int, form: options.Format, stay: boo
 
 def _print_addresses(addresses: "Addresses", token: str) -> None:
     """Print where to look; the token in the page's address, which no server sees, shows the job."""
+    from chopperd.agent.sockets import url_of
+
     rows: list[tuple[str, str]] = []
     if addresses.api is not None:
-        rows.append(("page", f"{_url(addresses.api)}/#token={token}"))
+        rows.append(("page", f"{url_of(addresses.api)}/#token={token}"))
     if addresses.metrics is not None:
-        rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))
+        rows.append(("metrics", f"curl {url_of(addresses.metrics)}/metrics"))
     if addresses.api is not None:
-        url = _url(addresses.api)
+        url = url_of(addresses.api)
         rows += [("API", f"curl {url}/api/v1/status"), ("docs", f"{url}/docs")]
     if (path := addresses.api_socket) is not None:
         rows.append(("socket", f"curl --unix-socket {path} http://localhost/api/v1/gpus"))
@@ -209,8 +211,3 @@ def _print_addresses(addresses: "Addresses", token: str) -> None:
         ]
     lines = (f"{name:<{_NAME_WIDTH}}{what}\n" for name, what in rows)
     write(f"\n{_TITLE}\n{''.join(lines)}")
-
-
-def _url(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from chopperd.api import models
 from chopperd.api.access import is_member_of
-from chopperd.config.paths import readable_runtime_folders
+from chopperd.config.paths import SOCKET_NAME, readable_runtime_folders
 from chopperd.config.sections import Config
 from chopperd.errors import AgentRefusedError, AgentUnreachableError
 from chopperd.model.captures import GpuDrop, JobEntry, StepQuery, TraceEntry
@@ -25,7 +25,6 @@ from chopperd.model.live import NodeSnapshot
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 
-SOCKET_NAME: Final = "api.sock"
 _HOST: Final = "localhost"
 #: Where to connect to a server that listens on every address.
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}

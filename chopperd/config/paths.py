@@ -17,6 +17,8 @@ SYSTEM_STATE: Final = Path("/var/lib/chopperd")
 SYSTEM_RUNTIME: Final = Path("/run/chopperd")
 #: Folder of the flight recorder in the state folder.
 RECORDER_FOLDER: Final = "recorder"
+#: Name of the API's Unix socket in the runtime folder.
+SOCKET_NAME: Final = "api.sock"
 #: The variable by which a shell's completion script tells a program what it wants.
 COMPLETION_VARIABLE: Final = "_CHOPPERD_COMPLETE"
 _NAME: Final = "chopperd"

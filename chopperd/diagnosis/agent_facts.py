@@ -8,10 +8,9 @@ from typing import Final
 
 from chopperd import __version__
 from chopperd.agent.pause import FILE_NAME, parsed_pause
-from chopperd.agent.sockets import LONGEST_SOCKET_PATH_BYTES, SOCKET_NAME
-from chopperd.api.binding import is_in_use
+from chopperd.agent.sockets import LONGEST_SOCKET_PATH_BYTES, is_in_use
 from chopperd.client.agent import AgentClient, Endpoint
-from chopperd.config.paths import runtime_folder, state_folder
+from chopperd.config.paths import SOCKET_NAME, runtime_folder, state_folder
 from chopperd.config.sections import Config
 from chopperd.diagnosis.facts import Agent, Folder, Listener
 from chopperd.errors import AgentRefusedError, AgentUnreachableError, ConfigError

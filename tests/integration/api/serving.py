@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from chopperd.api.binding import bind_tcp, bind_unix
+from chopperd.agent.sockets import bind_tcp, bind_unix
 from chopperd.api.listeners import Listener
 
 IMPATIENT_S = 0.5

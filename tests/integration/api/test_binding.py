@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.agent.sockets import bind_tcp, bind_unix, is_in_use
 from chopperd.api.access import is_member, read_token
-from chopperd.api.binding import bind_tcp, bind_unix, is_in_use, unlink_if_ours
+from chopperd.api.listeners import unlink_if_ours
 from chopperd.errors import ConfigError
 
 

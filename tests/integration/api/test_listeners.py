@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from chopperd.agent.sockets import bind_tcp
 from chopperd.api.app import MOST_LARGE_ANSWERS, MOST_STREAMS, build_api, build_metrics
-from chopperd.api.binding import bind_tcp
 from chopperd.api.listeners import Listener
 from chopperd.errors import ChopperdError
 from tests.fakes.api_services import TOKEN, FakeAgent, step_row
