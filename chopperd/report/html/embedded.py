@@ -58,14 +58,14 @@ def taken_out(page: bytes, most_bytes: int = MOST_BYTES) -> bytes:
 
 #: A document larger than this, packed, is embedded with less in it.
 _MOST_PACKED: Final = 60_000
-_DIGITS: Final = 7
+_DIGITS: Final = 6
 
 
 def encoded(document: ReportDocument) -> bytes:
     """Return the JSON of the document as it is embedded.
 
     A large one has one family a class in its steps, which is what `compare` reads of them, and no
-    other lists; those of whole files stay. Its fractions have seven digits.
+    other lists; those of whole files stay. Its fractions have six digits.
     """
     data = msgspec.json.encode(document)
     if len(zlib.compress(data, 1)) > _MOST_PACKED:

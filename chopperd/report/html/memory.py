@@ -172,7 +172,8 @@ def _line(
         return height - _MARGIN - (height - 3 * _MARGIN) * (each - low) / spread
 
     paths = [tag("path", d=path, class_="line") for path, _ in _paths(values, y)]
-    ends = [(high, y(high) + 4), (low, y(low) + 4)] if high > low else [(high, y(high) + 4)]
+    under_name = max(y(high) + 4, 2 * _APART)
+    ends = [(high, under_name), (low, max(y(low) + 4, under_name + _APART))][: 1 + (high > low)]
     scale = [
         tag("text", fmt.whole(each), x="100%", dx=-8, y=at, text_anchor="end") for each, at in ends
     ]

@@ -20,6 +20,8 @@ _TOP: Final = 22
 #: Steps that are drawn, the last ones; and of how many the number is written under the bar.
 _MOST_STEPS: Final = 160
 _MOST_NUMBERS: Final = 24
+#: On a narrow screen every other number is left out of more than so many.
+_MOST_ON_PHONES: Final = 12
 #: Bars of fewer steps are not wider than of so many.
 _LEAST_SLOTS: Final = 8
 _BAR: Final = 0.62
@@ -128,7 +130,9 @@ def _number(nth: int, row: Row, count: int) -> Html:
     if nth % every:
         return tag("span", data_step=row.step, title=said)
     below = tag("span", remark or f"{window} ms", class_="opt") if every == 1 else None
-    return tag("span", tag("b", str(row.step)), below, data_step=row.step, title=said)
+    is_close = nth % 2 and count > _MOST_ON_PHONES
+    name = tag("b", str(row.step), class_="opt" if is_close else None)
+    return tag("span", name, below, data_step=row.step, title=said)
 
 
 def _drops(document: ReportDocument, shown: Sequence[Row], slots: int) -> list[Html]:
