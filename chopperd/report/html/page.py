@@ -1,5 +1,6 @@
 """Lay out the whole page of a report: its head, sections in order, and the document inside."""
 
+import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -8,10 +9,12 @@ from importlib.resources import files
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from chopperd import palette
-from chopperd.model.report import SCHEMA, Breakdown, ReportDocument
+from chopperd.model.report import SCHEMA, Breakdown, ReportDocument, without_parts
 from chopperd.model.samples import SamplesReport
+from chopperd.report.build.privacy import summed
 from chopperd.report.html import clocks, embedded, gpus, memory, ranks, steps
 from chopperd.report.html.markup import Content, Html, copied, joined, sentence, tag
 from chopperd.report.html.tables import panel, room, verdict
@@ -44,7 +47,7 @@ def render_html(document: ReportDocument, *, by: Breakdown | None = None) -> str
     body = [verdict(rows, gpus.gauge(document)), *filter(None, _rooms(document, by))]
     first = rows[0]
     title = f"{first.label}: {first.clauses[0]}" if first.clauses else first.label
-    data = embedded.encoded(document)
+    data = encoded(document)
     simulated, facts = document.generated.simulated, _facts(document)
     return _page(title, body, data, schema=SCHEMA, simulated=simulated, facts=facts)
 
@@ -189,9 +192,41 @@ def _page(
                 head,
                 tag("main", body),
                 tag("footer", footer),
-                embedded.element(data),
+                Html(embedded.element(data)),
                 tag("script", Html(script)),
             ),
             "</html>\n",
         )
     )
+
+
+# The document inside.
+
+#: A document larger than this, packed, is embedded with less in it.
+_MOST_PACKED: Final = 60_000
+_DIGITS: Final = 6
+
+
+def encoded(document: ReportDocument) -> bytes:
+    """Return the JSON of the document as it is embedded.
+
+    A large one has one family a class in its steps, which is what `compare` reads of them, and no
+    other lists; those of whole files stay. Its fractions have six digits.
+    """
+    data = msgspec.json.encode(document)
+    if len(zlib.compress(data, 1)) > _MOST_PACKED:
+        steps = tuple(
+            replace(without_parts(row), families=summed(row.families), copies=(), collectives=())
+            for row in document.steps
+        )
+        brief = msgspec.json.encode(replace(document, steps=steps))
+        data = msgspec.json.encode(_rounded(msgspec.json.decode(brief)))
+    return visible_json(data)
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value

@@ -15,7 +15,7 @@ from chopperd.correlate.compared_reports import compare as compare_reports
 from chopperd.model.answers import Finding
 from chopperd.model.report import Note, ReportDocument
 from chopperd.report.html import embedded
-from chopperd.report.html.page import render_html
+from chopperd.report.html.page import encoded, render_html
 from chopperd.report.text.headline import headline
 from chopperd.report.text.page import SIMULATED
 from chopperd.report.text.report import laid_out
@@ -172,8 +172,8 @@ def test_a_large_document_is_inside_without_the_lists_of_its_steps() -> None:
             for row in document.steps
         ),
     )
-    inside = msgspec.json.decode(embedded.encoded(many), type=ReportDocument)
-    assert len(embedded.encoded(many)) < len(msgspec.json.encode(many))
+    inside = msgspec.json.decode(encoded(many), type=ReportDocument)
+    assert len(encoded(many)) < len(msgspec.json.encode(many))
     assert inside.steps[0].families != many.steps[0].families
     assert [len(row.families) for row in inside.totals] == [len(r.families) for r in many.totals]
     assert inside.totals[0].window_ns == many.totals[0].window_ns
