@@ -213,3 +213,23 @@ def test_a_page_that_unpacks_to_more_than_any_report_is_refused() -> None:
 def test_the_packed_document_is_plain_gzip() -> None:
     (_, packed, _) = seen(render_html(single_gpu())).unseen["script"]
     assert json.loads(gzip.decompress(b64decode(packed)))["schema"] == "chopperd.report/1"
+
+
+def test_of_very_many_steps_the_last_are_drawn() -> None:
+    document = eight_gpus()
+    row = replace(document.steps[0], is_critical=True)
+    many = replace(document, steps=tuple(replace(row, step=step) for step in range(300)))
+    page = seen(render_html(many))
+    drawn = [each["data-step"] for each in page.all("g") if "data-step" in each]
+    assert drawn == [str(step) for step in range(140, 300)]
+    assert "The last 160 of 300 steps." in page.words
+
+
+def test_steps_whose_numbers_come_twice_are_a_table_only() -> None:
+    """Of two runs in one report: a number alone does not say which step it is."""
+    document = eight_gpus()
+    row = replace(document.steps[0], is_critical=True)
+    twice = replace(document, steps=tuple(replace(row, run=run) for run in ("a", "b")))
+    page = seen(render_html(twice))
+    assert not [each for each in page.all("g") if "data-step" in each]
+    assert next(each["id"] for each in page.all("section")) == "steps"
