@@ -23,6 +23,8 @@ _COLOURS: Final[Mapping[str, str]] = {"communication": "lane comm", "copies": "l
 _LANE: Final = 10
 #: Units that are less than a pixel.
 _UNSEEN: Final = 4
+#: Numbers from here on end at their place.
+_LAST: Final = 0.97
 
 
 def spans(timeline: StepTimeline, classes: Iterable[str]) -> list[tuple[int, int]]:
@@ -104,8 +106,13 @@ def axis(timeline: StepTimeline) -> Html:
     window = ms_from_ns(timeline.window_ns)
     words = [
         drawing.text(
-            mark / window, 12, f"{mark:g}" if mark else "0 ms", anchor="middle" if mark else "start"
+            mark / window, 12, f"{mark:g}" if mark else "0 ms", anchor=_anchor(mark / window)
         )
         for mark in drawing.ticks(0, window, 6)
     ]
     return tag("div", tag("span"), svg(16, words), class_="plot clock")
+
+
+def _anchor(x: float) -> str:
+    """Return how a number stands at its place, so that none leaves the drawing."""
+    return "start" if x <= 0 else "end" if x > _LAST else "middle"

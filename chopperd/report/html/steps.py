@@ -25,65 +25,73 @@ _MOST_ON_PHONES: Final = 12
 #: Bars of fewer steps are not wider than of so many.
 _LEAST_SLOTS: Final = 8
 _BAR: Final = 0.62
-_HINT: Final = (
-    "Critical device of each step: what its clock lost, and time outside compute. "
-    "Compute at the reference clock is not drawn."
-)
-_NO_CLOCK: Final = "Critical device of each step: time outside compute. Its clock is not known."
+#: The title, and the line under it, by whether the clock is known.
+_TITLES: Final = {
+    True: (
+        "What each step lost",
+        "Critical device of each step: what its clock lost, and time outside compute. "
+        "Compute at the reference clock is not drawn.",
+    ),
+    False: (
+        "Time outside compute, by step",
+        "Critical device of each step. Its clock is not known.",
+    ),
+}
 
 
 def strip(document: ReportDocument) -> Html | None:
     """Return the drawing of the steps' losses with its table; None without steps of a device."""
-    rows = [row for row in critical_rows(document.steps) if drawing.bar_of(row)]
-    shown = rows[-_MOST_STEPS:]
-    bars = [bar for row in shown if (bar := _outside(drawing.bar_of(row)))]
+    pairs = [(row, bar) for row in critical_rows(document.steps) if (bar := drawing.bar_of(row))]
+    shown = pairs[-_MOST_STEPS:]
     table = sections.steps(document)
-    if not bars or table is None or len({row.step for row in shown}) < len(shown):
+    if not shown or table is None or len({row.step for row, _ in shown}) < len(shown):
         return None
-    top_ns = max(sum(p.time_ns for p in each.pieces()) for each in bars) or 1
-    top_ns = max(top_ns, *(each.high_ns or 0 for each in bars))
-    slots = max(len(bars), _LEAST_SLOTS)
-    marks = drawing.ticks(0, ms_from_ns(top_ns), 4)
-    sub = _HINT if any(known(each.lost_ns) for each in bars) else _NO_CLOCK
-    if len(shown) < len(rows):
-        sub += f" The last {len(shown)} of {fmt.count(len(rows))} steps."
-    plot = tag(
-        "div",
-        _axis(marks, top_ns),
-        svg(
-            _HEIGHT,
-            [drawing.line(0, y, 1, y, "grid") for y in (_y(mark * 1e6, top_ns) for mark in marks)],
-            [
-                _bar(nth / slots, 1 / slots, *both, top_ns)
-                for nth, both in enumerate(zip(shown, bars, strict=True))
-            ],
-            _drops(document, shown, slots),
-            label=_said(shown, bars),
-            classes="strip",
-        ),
-        tag(
-            "div",
-            [_number(nth, row, len(shown)) for nth, row in enumerate(shown)],
-            [tag("span")] * (slots - len(shown)),
-            class_="picks",
-        ),
-        class_="plot",
-    )
+    is_clocked = any(known(bar.lost_ns) for _, bar in shown)
+    if not is_clocked:
+        shown = [(row, _outside(bar)) for row, bar in shown]
+    title, sub = _TITLES[is_clocked]
+    if len(shown) < len(pairs):
+        sub += f" The last {len(shown)} of {fmt.count(len(pairs))} steps."
     details = tag(
         "details",
         tag("summary", "As a table"),
         table_of(table),
         tag("p", sentence(table.caption), class_="caption"),
     )
-    return room(
-        "steps", "What each step lost", sub, plot, drawing.legend(bars, with_compute=False), details
+    legend = drawing.legend([bar for _, bar in shown], with_compute=False)
+    return room("steps", title, sub, _plot(document, shown), legend, details)
+
+
+def _plot(document: ReportDocument, shown: Sequence[tuple[Row, Bar]]) -> Html:
+    """Return the drawing: scale, a bar and a number a step, and the marks of drops."""
+    rows = [row for row, _ in shown]
+    bars = [bar for _, bar in shown]
+    top_ns = max(_drawn_ns(each) for each in bars) or 1.0
+    top_ns = max(top_ns, *(each.high_ns or 0 for each in bars))
+    slots = max(len(bars), _LEAST_SLOTS)
+    marks = drawing.ticks(0, ms_from_ns(top_ns), 4)
+    heights = [_y(mark * 1e6, top_ns) for mark in marks]
+    places = ((nth / slots, 1 / slots) for nth in range(len(bars)))
+    drawn = svg(
+        _HEIGHT,
+        [drawing.line(0, y, 1, y, "grid") for y in heights],
+        [_bar(*place, *pair, top_ns) for place, pair in zip(places, shown, strict=False)],
+        _drops(document, rows, slots),
+        label=_said(rows, bars),
+        classes="strip",
     )
+    numbers = [_number(nth, row, len(rows)) for nth, row in enumerate(rows)]
+    empty = [tag("span")] * (slots - len(rows))
+    picks = tag("div", numbers, empty, class_="picks")
+    return tag("div", _axis(marks, top_ns), drawn, picks, class_="plot")
 
 
-def _outside(bar: Bar | None) -> Bar | None:
-    """Return the bar without compute of an unknown clock where none is known: it is no loss."""
-    if bar is None or known(bar.lost_ns):
-        return bar
+def _drawn_ns(bar: Bar) -> float:
+    return sum(piece.time_ns for piece in bar.pieces())
+
+
+def _outside(bar: Bar) -> Bar:
+    """Return the bar without compute, as no clock is known in any step: that is no loss."""
     return Bar(
         rows_ns={**bar.rows_ns, "compute_unsampled": None},
         by_cause_ns={},
@@ -158,7 +166,7 @@ def _drops(document: ReportDocument, shown: Sequence[Row], slots: int) -> list[H
 
 
 def _said(shown: Sequence[Row], bars: Sequence[Bar]) -> str:
-    totals = [sum(piece.time_ns for piece in each.pieces()) for each in bars]
+    totals = [_drawn_ns(each) for each in bars]
     most = max(range(len(totals)), key=totals.__getitem__)
     return (
         f"{fmt.plural(len(shown), 'step')}, each with its loss by cause and its time outside "

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from chopperd.correlate.compared_reports import compare as compare_reports
 from chopperd.model.answers import Finding
 from chopperd.model.report import Note, ReportDocument
+from chopperd.model.report_rows import Dvfs
 from chopperd.report.html import embedded
 from chopperd.report.html.page import encoded, render_html
 from chopperd.report.text.headline import headline
@@ -233,3 +234,27 @@ def test_steps_whose_numbers_come_twice_are_a_table_only() -> None:
     page = seen(render_html(twice))
     assert not [each for each in page.all("g") if "data-step" in each]
     assert next(each["id"] for each in page.all("section")) == "steps"
+
+
+def test_a_step_without_samples_is_hatched_among_others_that_have_some() -> None:
+    """Next to a step with a small rest; without any clock, compute is not drawn as a loss."""
+    document = eight_gpus()
+    row = replace(document.steps[0], is_critical=True)
+    lines = row.waterfall_ns
+    assert lines is not None
+    bare = replace(
+        row,
+        step=99,
+        dvfs=Dvfs(),
+        waterfall_ns=replace(
+            lines,
+            compute_at_ref=None,
+            dvfs_loss=None,
+            compute_unsampled=(lines.compute_at_ref or 0) + (lines.dvfs_loss or 0),
+        ),
+    )
+    hatched = '<rect[^>]*class="f-compute_unsampled"'
+    for steps, count in (((row, bare), 2), ((bare,), 0)):
+        page = render_html(replace(document, steps=steps))
+        (strip,) = re.findall(r'class="strip".*?class="picks"', page, re.DOTALL)
+        assert len(re.findall(hatched, strip)) == count
