@@ -169,7 +169,7 @@ def test_with_the_agents_token_the_port_shows_jobs_too(browser: Browser, demo: S
         seen.page.wait_for_selector("section[aria-label=Captures] .links", timeout=SLOW_MS)
         assert "token" not in seen.page.url
         with seen.page.expect_download() as download:
-            seen.page.click("section[aria-label=Captures] a >> nth=0")
+            seen.page.click("section[aria-label=Captures] a >> nth=-1")
         text = download.value.path().read_text()
         assert "chopperd" in text
         name = download.value.suggested_filename

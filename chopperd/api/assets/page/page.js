@@ -9,6 +9,7 @@ import { History, SPANS } from "./history.js";
 
 const part = (id) => document.getElementById(id);
 const YOUNG_NS = 180 * S;
+const SAVED_MS = 60_000; // by then the browser has saved a report
 const DRAW_MS = 250; // between drawings, however much comes in
 
 const agent = new Agent(soon, followed);
@@ -166,7 +167,7 @@ agent.openReport = (event, address, name) => {
     link.href = URL.createObjectURL(await response.blob());
     link.download = `report-${name}.${isPage ? "html" : "json"}`;
     link.click();
-    URL.revokeObjectURL(link.href);
+    setTimeout(() => URL.revokeObjectURL(link.href), SAVED_MS);
   });
 };
 
