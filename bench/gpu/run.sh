@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures chopperd on one NVIDIA GPU, in less than four minutes; bench/gpu/README.md says how.
+# Measures chopperd on one NVIDIA GPU, in less than five minutes; bench/gpu/README.md says how.
 # No setting of the GPU is read to be changed, changed, or reset.
 #
 #   OUT=DIR      where the results go (default: bench/gpu/results)

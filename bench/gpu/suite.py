@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_WHOLE_S: Final = 230.0
+_WHOLE_S: Final = 290.0
 _ASK_S: Final = 20.0
 _DRY: Final = "**DRY RUN on the CPU and an invented driver: no figure here is a measurement.**"
 
@@ -80,6 +80,7 @@ def parts(out: Path, *, is_dry: bool) -> tuple[Part, ...]:
         own("sampling", "What sampling costs", 35),
         own("zeros_random", "Zeros against random data: chopperd selftest", 80),
         own("fsdp", "A small FSDP2 job, recorded and reported", 60),
+        own("fsdp_memory", "Memory and clock of FSDPv1 and v2", 75),
         own("allocation", "Does polling slow cudaMalloc?", 45),
         own("step_time", "Step time with the agent and without", 70),
         own("fields", "Fields that answer: chopperd devices", 30),

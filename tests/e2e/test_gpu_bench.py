@@ -41,7 +41,12 @@ def test_a_dry_run_writes_every_part_and_says_what_it_is(
     assert failed == {}, failed
     assert done.returncode == 0
     _check_figures({name: part["data"] for name, part in by_name.items()})
-    for kept in ("selftest.csv.gz", "samples.csv.gz", "fsdp2.pt.trace.json.gz"):
+    for kept in (
+        "selftest.csv.gz",
+        "samples.csv.gz",
+        "fsdp2.pt.trace.json.gz",
+        "fake-fsdp1.csv.gz",
+    ):
         assert gzip.decompress((folder / kept).read_bytes())
 
 
@@ -51,3 +56,5 @@ def _check_figures(data: dict[str, Any]) -> None:
     assert data["zeros_random"]["gpu"]["name"] == "NVIDIA H100 80GB HBM3"
     assert data["fields"]["driver"] == "595.45.04"
     assert set(data["calls"]["cost_us"]) == {"fast", "full"}
+    frameworks = {key: each["framework"]["name"] for key, each in data["fsdp_memory"].items()}
+    assert frameworks == {"1": "fsdp1", "2": "fsdp2"}
