@@ -1,6 +1,6 @@
 """Series that a simulated agent does not export, served for Prometheus to scrape.
 
-Of the agent's own GPUs: metrics that only later agents have, or captures with more in them. Of a
+Of the agent's own GPUs: metrics that only later agents have, or other GPUs. Of a
 second node, `made`: states that a simulation does not get into, as a call that hangs.
 """
 
@@ -20,9 +20,6 @@ OF_GPUS: Final = {
     "steps_total": (10, 2),
     "step_seconds_total": (5, 1),
     "step_tokens_total": (1e4, 2e3),
-    "traced_memory_allocated_peak_bytes": (60e9, 0),
-    "traced_memory_reserved_peak_bytes": (70e9, 0),
-    "traced_memory_reserved_variation_ratio": (0.02, 0),
     "traced_last_rank_total": (3, 0),
     "traced_wait_caused_seconds_total": (0.5, 0),
     "gpu_temperature_slowdown_celsius": (95, 0),
