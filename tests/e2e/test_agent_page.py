@@ -157,7 +157,7 @@ def test_it_fits_is_marked_and_accessible(
         page.wait_for_function(
             "() => document.activeElement.innerText === 'Text'"
         )  # focus came back
-        link = page.get_attribute("section[aria-label=Captures] .links a", "href")
+        link = page.get_attribute("section[aria-label=Captures] a >> nth=-1", "href")
         assert link is not None
         assert json.loads(fetched(page, link))["schema"].startswith("chopperd.report/")
         assert seen.complaints == []

@@ -11,9 +11,10 @@ from playwright.sync_api import Browser, Page
 
 from chopperd.api.app import build_api
 from chopperd.cli.commands import app
+from chopperd.model.captures import TraceState
 from chopperd.model.live import Pause, SamplerCondition, SamplerLive
 from tests.browser import Seen, chromium, looking, serious
-from tests.fakes.api_services import TOKEN, FakeAgent, step_row, trace_entry
+from tests.fakes.api_services import CAPTURE, TOKEN, FakeAgent, step_row, trace_entry
 from tests.integration.api.serving import PATIENT_S, loopback, serving
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">'\"&amp;" + "x" * 60
@@ -129,6 +130,17 @@ def test_figures_that_stay_the_same_snapshot_are_not_called_live(show: Open) -> 
     assert "stale" in (seen.page.get_attribute("main", "class") or "")
     assert seen.page.title().startswith("not live")
     assert seen.complaints == []
+
+
+def test_the_focus_stays_where_it_is_when_a_row_above_goes(show: Open) -> None:
+    agent = FakeAgent()
+    analysed = replace(trace_entry("0123456789abcdef"), state=TraceState.ANALYSED, capture=CAPTURE)
+    agent.steps.entries = [trace_entry("fedcba9876543210", job="waits"), analysed]
+    page = show(agent, f"#token={TOKEN}").page
+    page.focus("section[aria-label=Captures] button.link")
+    agent.steps.entries = [analysed]
+    page.wait_for_selector("section[aria-label=Captures] >> text=waits", state="detached")
+    assert page.evaluate("document.activeElement.innerText") == "Text"
 
 
 def test_a_pause_is_said_and_ended_by_an_administrator(show: Open) -> None:

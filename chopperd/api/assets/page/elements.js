@@ -12,10 +12,13 @@ export function h(tag, attributes, ...children) {
 // Makes `parent` hold these children: what is there already is changed, not made again.
 export function show(parent, ...children) {
   const wanted = children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false);
+  const stay = new Set(wanted.map((each) => each.attributes?.key));
   const keyed = new Map();
-  for (const node of parent.childNodes) {
+  for (const node of [...parent.childNodes]) {
     const key = given.get(node)?.key;
-    if (key !== undefined) keyed.set(key, node);
+    // What goes, goes first: what stays is then not moved, which would cost it the focus.
+    if (key !== undefined && !stay.has(key)) node.remove();
+    else if (key !== undefined) keyed.set(key, node);
   }
   let next = parent.firstChild;
   for (const each of wanted) {
