@@ -46,10 +46,9 @@ _EMPTY_IF_WELL: Final = {"not sampled"}
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    """An agent of a simulated node that has taken in a trace of each rank."""
+    """An agent of a simulated node that samples."""
     with agent_under(tmp_path, now_spec(), {"METRICS__PROFILE": "full"}) as running:
         wait_for(lambda: _is_ready(running.metrics), "the agent is ready")
-        _write_traces(running)
         yield running
         assert running.stop() == 0
 
@@ -62,6 +61,8 @@ def test_every_query_of_every_panel_returns_data(agent: RunningAgent, tmp_path: 
         served(agent.metrics) as made,
         prometheus(tmp_path, _JOBS.format(agent=agent.metrics, made=made), rules) as server,
     ):
+        # While it is scraped, so that their counts are seen to rise.
+        _write_traces(agent)
         unanswered = _queries()
         until_s = time.monotonic() + WITHIN_S
         while unanswered and time.monotonic() < until_s:
