@@ -12,9 +12,12 @@ from playwright.sync_api import Browser, Page
 from chopperd.api.app import build_api
 from chopperd.cli.commands import app
 from chopperd.model.captures import TraceState
-from chopperd.model.live import Pause, SamplerCondition, SamplerLive
+from chopperd.model.kinds import Cause
+from chopperd.model.live import LiveTotals, NodeSnapshot, Pause, SamplerCondition, SamplerLive
+from chopperd.units import NS_PER_S
 from tests.browser import Seen, chromium, looking, serious
 from tests.fakes.api_services import CAPTURE, TOKEN, FakeAgent, step_row, trace_entry
+from tests.fakes.snapshots import full_snapshot
 from tests.integration.api.serving import PATIENT_S, loopback, serving
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">'\"&amp;" + "x" * 60
@@ -130,6 +133,42 @@ def test_figures_that_stay_the_same_snapshot_are_not_called_live(show: Open) -> 
     assert "stale" in (seen.page.get_attribute("main", "class") or "")
     assert seen.page.title().startswith("not live")
     assert seen.complaints == []
+
+
+def after(first: NodeSnapshot, seconds: int, excess_s: float, braked_s: float) -> NodeSnapshot:
+    """Eight busy GPUs, 0 of them slower; what it lost by a brake and, since, by its power cap."""
+    gpus = []
+    for gpu in first.gpus:
+        is_slow = gpu.info.index == 0
+        lost_s = {Cause.POWER_CAP: seconds - braked_s, Cause.POWER_BRAKE: braked_s}
+        totals = replace(
+            gpu.totals or LiveTotals(),
+            sampled_s=100.0 + seconds,
+            busy_sampled_s=100.0 + seconds,
+            busy_sm_cycles=(100.0 + seconds) * 1.5e9 - is_slow * braked_s * 6e8,
+            lost_s={cause: lost * is_slow for cause, lost in lost_s.items()},
+        )
+        now = replace(
+            gpu, totals=totals, excess_s=excess_s * is_slow, excess_ratio=excess_s * is_slow / 10
+        )
+        gpus.append(now)
+    taken_ns = first.taken_unix_ns + seconds * NS_PER_S
+    return replace(first, taken_unix_ns=taken_ns, gpus=tuple(gpus))
+
+
+def test_the_cause_is_that_of_the_seconds_whose_loss_is_shown(show: Open) -> None:
+    """By hand: of ten seconds compared, nine under a brake at 900 of 1,500 MHz, 540 MHz below."""
+    agent = FakeAgent()
+    first = after(full_snapshot(8), 0, 0.0, 0.0)
+    agent.snapshots.current = first
+    page = show(agent).page
+    page.wait_for_selector("section[aria-label=GPUs]")
+    for seconds in (10, 18):  # nothing was compared anew at the second
+        agent.snapshots.current = after(first, seconds, 3.6, 9.0)
+        page.wait_for_selector("text=GPU 0 is slow: 540 MHz below its peers", timeout=15_000)
+        page.wait_for_function(f"() => document.body.innerText.includes('08:00:{seconds}')")
+        assert "GPU 0 is slow: 540 MHz below its peers" in page.inner_text("h1")
+        assert "power brake in 90 % of its loss" in text_of(page, "Why")
 
 
 def test_the_focus_stays_where_it_is_when_a_row_above_goes(show: Open) -> None:

@@ -20,6 +20,7 @@ export class Agent {
     this.filled = filled;
     this.now = null; // the newest answer about all GPUs
     this.recent = []; // those of the last ten seconds and the one before, oldest first
+    this.compared = []; // first and last of the ten seconds over which excess was last computed
     this.status = null;
     this.viewer = null;
     this.drops = this.jobs = this.traces = this.findings = null;
@@ -41,6 +42,12 @@ export class Agent {
     this.askSlowly();
     setInterval(() => this.tick(), RETRY_MS);
     setInterval(() => this.askSlowly(), SLOW_MS);
+  }
+
+  // What figures beside the excess are of: the same ten seconds, where they were seen.
+  get tenSeconds() {
+    const isFresh = this.compared.length && this.now.snapshot_unix_ns - this.compared[1].snapshot_unix_ns < RECENT_NS + 2 * S;
+    return isFresh ? this.compared : this.recent;
   }
 
   get isLive() {
@@ -102,10 +109,12 @@ export class Agent {
     }
     const wasLive = this.isLive;
     const isAfter = this.now !== null && goesOn(this.now, answer);
-    if (!isAfter) this.recent = [];
+    if (!isAfter) [this.recent, this.compared] = [[], []];
+    const isCompared = isAfter && windowClosed(this.now, answer);
     const beginNs = answer.snapshot_unix_ns - RECENT_NS;
     while (this.recent.length > 1 && this.recent[1].snapshot_unix_ns <= beginNs) this.recent.shift();
     this.recent.push(answer);
+    if (isCompared) this.compared = [this.recent[0], answer];
     this.now = answer;
     this.seenAt = performance.now();
     this.isLost = false;
@@ -196,6 +205,12 @@ function goesOn(before, after) {
   if (after.snapshot_unix_ns < before.snapshot_unix_ns) return false;
   const sampled = new Map(before.gpus.map((gpu) => [gpu.gpu, gpu.totals?.sampled_s ?? 0]));
   return after.gpus.every((gpu) => (gpu.totals?.sampled_s ?? Infinity) >= (sampled.get(gpu.gpu) ?? 0));
+}
+
+// Whether the agent has compared the GPUs between two answers; it does so each ten seconds.
+function windowClosed(before, after) {
+  const excess = new Map(before.gpus.map((gpu) => [gpu.gpu, gpu.excess_live_s]));
+  return after.gpus.some((gpu) => gpu.excess_live_s !== excess.get(gpu.gpu));
 }
 
 // The token that the address may end in (`#token=...`), which is then taken out of it.

@@ -14,7 +14,7 @@ const LINE_HEIGHT = 100;
 
 // What is known of each GPU, in the order of the table: silent ones, then those behind their peers.
 export function found(agent) {
-  const gpus = (agent.now?.gpus ?? []).map((gpu) => ({ ...gpu, ...rates(agent.recent, gpu.gpu) }));
+  const gpus = (agent.now?.gpus ?? []).map((gpu) => ({ ...gpu, ...rates(agent.tenSeconds, gpu.gpu) }));
   for (const gpu of gpus) {
     const peers = gpus.filter((each) => each.info.name === gpu.info.name && known(each.busyMhz)).map((each) => each.busyMhz);
     gpu.peersMhz = peers.length >= LEAST_PEERS ? median(peers) : null;
