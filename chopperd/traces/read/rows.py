@@ -23,7 +23,7 @@ ABSENT: Final = -1
 BEYOND: Final = -2
 """Number of all values beyond the limit of distinct ones."""
 _NULL: Final = b"null"
-_FEW_ROWS: Final = 1 << 16
+_FEW_ROWS: Final = 1 << 14
 """Fewer in a block join those before it: small arrays, freed, leave holes that stay empty."""
 _LONGEST_TEXT: Final = 64
 """Longer texts are no numbers."""
