@@ -29,7 +29,8 @@ from chopperd.config.sections import Config, RecorderConfig, StoreConfig
 from chopperd.errors import IngestError, IngestReason, StoreError
 from chopperd.export.metric import Profile
 from chopperd.export.rendering import MetricsText
-from chopperd.live.node import LiveNode, ProcessCosts, TracedLedger
+from chopperd.live.node import LiveNode, ProcessCosts
+from chopperd.live.traced import TracedLedger
 from chopperd.model import live
 from chopperd.model.captures import TraceEntry
 from chopperd.model.services import Ingest, Upload

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from chopperd.live.node import TracedLedger
+from chopperd.live.traced import TracedLedger
 from chopperd.model.live import TracedTotals
 from chopperd.units import NS_PER_S
 from tests.exposition import rendered, series

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from chopperd.live.node import RECENT_NS, TracedLedger
+from chopperd.live.traced import RECENT_NS, TracedLedger
 from chopperd.model.devices import GpuProcess
 from chopperd.model.kinds import Cause
 from chopperd.model.live import MEMORY_SUMS

@@ -9,7 +9,7 @@ from chopperd.model.comparison import Claim, Evidence
 from chopperd.model.kinds import MemoryVerdict
 from chopperd.model.memory import MemoryCorrelation
 from chopperd.model.report import FrameworkSummary, ReportDocument
-from chopperd.model.report_rows import ClockStats, RowClock
+from chopperd.model.report_rows import ClockStats, RowClock, Temperature
 from chopperd.report.text.comparison import comparison_markdown, comparison_page
 from chopperd.report.text.page import page_text
 from tests.unit.correlate.compared_runs import run_of, with_memory
@@ -151,3 +151,29 @@ def test_what_else_differs_is_said_and_nothing_is_called_a_cause() -> None:
     assert ranks == ["steady", "ranks", "for", "0", "of", "2", "2", "of", "2"]
     (mhz,) = [line.split() for line in lines if line.startswith("  busy clock, MHz")]
     assert mhz[3] == "for"
+
+
+def hot(document: ReportDocument, mean_c: float | None) -> ReportDocument:
+    heat = None if mean_c is None else Temperature(mean=mean_c, max=90.0)
+    return replace(
+        document, steps=tuple(replace(row, temperature_c=heat) for row in document.steps)
+    )
+
+
+def confounders(a: list[ReportDocument], b: list[ReportDocument], *allow: str) -> list[str]:
+    (only,) = compare([a, b], version="1", allow=allow).comparisons
+    assert only.evidence is not None
+    return [each.code for each in only.evidence.confounders]
+
+
+def test_runs_of_a_side_other_gpus_and_their_heat_are_among_what_else_differs() -> None:
+    assert "runs" not in confounders([CHURNS] * 3, [STEADY] * 3)
+    assert "temperature" in confounders([hot(CHURNS, 60.0)], [hot(STEADY, 80.0)])
+    assert "temperature" not in confounders([hot(CHURNS, None)], [hot(STEADY, 80.0)])
+    devices = tuple(replace(each, uuid=f"other {each.uuid}") for each in STEADY.devices)
+    assert "gpus" in confounders([CHURNS], [replace(STEADY, devices=devices)], "gpus")
+
+
+def test_without_memory_of_one_side_nothing_is_said_of_allocation() -> None:
+    assert "steadier_allocation" in claims(CHURNS, STEADY)
+    assert "steadier_allocation" not in claims(CHURNS, replace(STEADY, memory=()))

@@ -117,11 +117,11 @@ def test_on_a_terminal_severity_has_a_colour() -> None:
 
 def test_sections_come_in_order_and_empty_ones_are_left_out() -> None:
     assert titles(page(eight_gpus)) == [
-        *("WHERE", "STEPS", "GPUS", "CLASSES", "NEXT", "NOTES", "FROM")
+        *("WHERE", "STEPS", "GPUS", "CLASSES", "FSDP", "NEXT", "NOTES", "FROM")
     ]
-    assert titles(page(totals_only)) == ["WHERE", "GPUS", "NOTES", "FROM"]
-    assert titles(page(host_only)) == ["STEPS", "FROM"]
-    assert titles(render_text(host_timed())) == ["OPERATIONS", "STEPS", "FROM"]
+    assert titles(page(totals_only)) == ["WHERE", "GPUS", "FSDP", "NOTES", "FROM"]
+    assert titles(page(host_only)) == ["STEPS", "FSDP", "FROM"]
+    assert titles(render_text(host_timed())) == ["OPERATIONS", "STEPS", "FSDP", "FROM"]
 
 
 def test_the_waterfall_shows_every_row_with_time_and_sums_to_the_window() -> None:
