@@ -15,9 +15,15 @@ class Selector:
 
 
 def filled_in(
-    expression: str, *, window: str, node: str = ".*", cluster: str = ".*", workload: str = ".*"
+    expression: str,
+    *,
+    window: str,
+    node: str = ".*",
+    cluster: str = ".*",
+    workload: str = ".*",
+    gpu: str = ".*",
 ) -> str:
-    """As Grafana sends it: for all GPUs, and for all nodes, clusters and workloads unless said.
+    """As Grafana sends it: for all nodes, clusters, workloads and GPUs unless said.
 
     The time shown is an hour.
     """
@@ -27,7 +33,7 @@ def filled_in(
         "$cluster": cluster,
         "$node": node,
         "$workload": workload,
-        "$gpu": ".*",
+        "$gpu": gpu,
     }
     for variable, value in values.items():
         expression = expression.replace(variable, value)

@@ -357,14 +357,14 @@ class _ScrapeFile(msgspec.Struct):
     scrape_configs: list[_Job]
 
 
-def _queries(cluster: str = ".*") -> dict[tuple[str, str, str], str]:
+def _queries(cluster: str = ".*", gpu: str = ".*") -> dict[tuple[str, str, str], str]:
     """The expressions of all panels; those of tables by their number."""
     found: dict[tuple[str, str, str], str] = {}
     for file, make in BOARDS.items():
         counts: dict[str, int] = {}
         for title, expression, legend in expressions(make()):
             counts[title] = number = counts.get(title, -1) + 1
-            query = filled_in(expression, window=WINDOW, cluster=cluster)
+            query = filled_in(expression, window=WINDOW, cluster=cluster, gpu=gpu)
             board = file.removesuffix(".json")
             found[board, title, legend] = found[board, title, f"#{number}"] = query
     return found
@@ -440,6 +440,13 @@ def test_panels_show_what_is_worked_out_by_hand(tmp_path: Path) -> None:
         _expectation(found[key], _of_table(key, values)) for key, values in SHOWN.items()
     ]
     assert "SUCCESS" in _run(tmp_path, expectations)
+
+
+def test_what_was_not_sampled_comes_on_top_of_the_loss(tmp_path: Path) -> None:
+    """Of GPU 2 alone, a fifth of whose busy time has no known clock."""
+    asked = "node-and-gpu", "At most lost to the clock, by cause", "not sampled"
+    expression = _queries(gpu="2")[asked]
+    assert "SUCCESS" in _run(tmp_path, [_expectation(expression, {'@gpu="2"': 0.2})])
 
 
 def _of_table(key: tuple[str, str, str], values: Mapping[str, float]) -> Mapping[str, float]:
