@@ -164,7 +164,8 @@ def memory(document: ReportDocument) -> Section | None:
     found = [m for m in document.memory if is_fsdp or m.source != "runtime" or m.segment_calls]
     title = f"FSDP AND MEMORY  {name}" if is_fsdp else "MEMORY"
     if not found:
-        return plain(title, [(f"no device memory in the trace; {_NO_SIZES}",)]) if is_fsdp else None
+        why = f"; {_NO_SIZES}" if document.devices else ": it has no device"
+        return plain(title, [(f"no device memory in the trace{why}",)]) if is_fsdp else None
     columns = (
         *(
             "-rank",

@@ -176,6 +176,8 @@ def test_without_memory_there_is_no_table_but_fsdp_is_named_with_what_to_do() ->
     title, *lines = shown(fsdp)
     assert title == "FSDP AND MEMORY  fsdp1"
     assert "no device memory in the trace; sizes: record with profile_memory" in " ".join(lines)
+    on_cpu = shown(replace(fsdp, devices=()))
+    assert on_cpu[1:] == ["no device memory in the trace: it has no device"]
 
 
 def test_calls_that_are_none_are_shown_of_fsdp_only() -> None:
